@@ -1,0 +1,93 @@
+# Working on the template. Needs Python 3.11 or newer, git and make; everything else goes into .venv.
+
+PROJECT := {{cookiecutter.project_slug}}
+BIN     := $(CURDIR)/.venv/bin
+JOBS    ?= 2
+
+# The first Python that is new enough; a name may be there without an interpreter behind it, so it is asked.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+
+# Caches outside the project's folder: cookiecutter takes that folder as it is.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/python
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+# uv uses the Python that everything else uses, and downloads none.
+export UV_PYTHON := $(BIN)/python
+export UV_PYTHON_DOWNLOADS := never
+
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+RENDER := $(BIN)/cookiecutter --no-input --output-dir
+LINTED := hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/tests/mailroom" "$(PROJECT)/migrations"
+
+.PHONY: help demo test test-lint test-framework test-template lint format clean
+.DEFAULT_GOAL := help
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/render.done ## render the default project into .demo, install it, run its demo
+	@rm -rf .demo && mkdir -p .demo .cache
+	@$(RENDER) .demo "$(CURDIR)" 2>.cache/render.log || { cat .cache/render.log >&2; exit 1; }
+	@cd .demo/shop && $(BIN)/uv sync --quiet --no-dev && .venv/bin/shop demo
+	@echo
+	@echo "That project is in .demo/shop. Go on there:"
+	@echo "    cd .demo/shop"
+	@echo "    .venv/bin/shop posture                               what is on, and why"
+	@echo "    MESSAGE_BUS__ENABLE_OUTBOX=true .venv/bin/shop demo  the same with the outbox, no migration in between"
+	@echo "    .venv/bin/shop --help                                what else it can do"
+	@echo "To make your own:    .venv/bin/cookiecutter .            To test everything:    make test"
+
+test: .venv/dev.done ## run every test of the template, the framework and a rendered project
+	@mkdir -p .cache; failed=""; \
+	for step in lint framework template; do \
+		echo "== $$step"; \
+		{ $(MAKE) --no-print-directory test-$$step; echo $$? > .cache/$$step.status; } 2>&1 | tee .cache/$$step.log; \
+		[ "$$(cat .cache/$$step.status)" = 0 ] || failed="$$failed $$step"; \
+	done; \
+	echo; echo "== summary"; \
+	for step in lint framework template; do \
+		printf "%-10s %s\n" $$step "$$(grep -v '^make' .cache/$$step.log | tail -n 1)"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi; \
+	echo "everything passed"
+
+test-lint: .venv/dev.done
+	@$(BIN)/ruff check --quiet --config pyproject.toml $(LINTED)
+	@$(BIN)/ruff format --quiet --check --config pyproject.toml $(LINTED)
+	@MYPYPATH="$(PROJECT)/src" $(BIN)/mypy --config-file pyproject.toml "$(PROJECT)/src/mailroom"
+
+# A run that collects no test fails: pytest exits with 5.
+test-framework: .venv/dev.done ## run the framework's tests where they lie
+	@cd "$(PROJECT)" && PYTHONPATH=src $(BIN)/python -m pytest -c ../pyproject.toml --rootdir . -q -n $(JOBS) tests/mailroom
+
+test-template: .venv/dev.done ## run the template's tests: answers, both engines, hooks, the rendered project
+	@$(BIN)/python -m pytest -q -n $(JOBS) tests
+
+lint: test-lint ## check style and types
+
+format: .venv/dev.done ## fix style
+	@$(BIN)/ruff check --quiet --fix --config pyproject.toml $(LINTED)
+	@$(BIN)/ruff format --quiet --config pyproject.toml $(LINTED)
+
+clean: ## remove what these commands made
+	rm -rf .venv .demo .cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed; name one with PYTHON=..." >&2; exit 1; }
+	@echo "Making .venv; this takes a minute, once."
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install "pip>=25.1"  # the first that knows dependency groups
+
+.venv/render.done: .venv/bin/python pyproject.toml
+	@$(PIP) install --group render
+	@touch $@
+
+# With what a rendered project needs, so that its tests can run in this environment too.
+.venv/dev.done: .venv/render.done $(PROJECT)/pyproject.toml
+	@$(PIP) install --group dev
+	@rm -rf .cache/rendered && mkdir -p .cache/rendered
+	@$(RENDER) .cache/rendered "$(CURDIR)" 2>.cache/render.log || { cat .cache/render.log >&2; exit 1; }
+	@$(PIP) install ".cache/rendered/shop[dev]"
+	@$(PIP) uninstall --yes shop
+	@touch $@

@@ -1,0 +1,92 @@
+"""Finishes what cookiecutter rendered: drops what tools left in the template, and records where the project comes from.
+
+Copier does both by itself. The answers come in as pre_gen_project.py explains.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from jinja2 import Environment
+
+ANSWERS = json.loads(r"""{{ cookiecutter | tojson }}""")
+LEFT_BY_TOOLS = ("__pycache__", "*.py[cod]", ".*_cache", ".cache", ".hypothesis")
+COPIER_CLONES = ("gh:", "gl:", "git@", "git://", "git+", "https://github.com/", "https://gitlab.com/")
+REPOSITORY_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+
+
+def template_folder() -> Path | None:
+    """Where the template is. cookiecutter gives it as the user typed it, which may be relative to another folder."""
+    typed = Path(ANSWERS["_repo_dir"]).expanduser()
+    of_cookiecutter = Path(f"/proc/{os.getppid()}/cwd")  # it runs hooks from the template's folder
+    guesses = [Path(os.environ.get("PWD", "/")) / typed, Path(ANSWERS["_output_dir"]) / typed]
+    for candidates in ([typed] if typed.is_absolute() else [], [of_cookiecutter], guesses):
+        found = {folder.resolve() for folder in candidates if (folder / "copier.yml").is_file()}
+        if found:
+            return found.pop() if len(found) == 1 else None
+    return None
+
+
+def drop_what_tools_left(project: Path) -> None:
+    """Remove caches. Copier takes the template from git, where they are not; cookiecutter takes the folder."""
+    for pattern in LEFT_BY_TOOLS:
+        for path in list(project.rglob(pattern)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git says about the folder; None if there is no git, or it is no repository."""
+    environment = {name: value for name, value in os.environ.items() if name not in REPOSITORY_VARIABLES}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, env=environment
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def source(template: Path) -> str | None:
+    """The template as copier finds it again from any folder: a full path, or a URL that copier understands."""
+    typed = ANSWERS["_template"]
+    if Path(typed).expanduser().is_absolute() or ANSWERS["_repo_dir"] == typed:
+        return str(template)
+    is_address = typed.startswith(COPIER_CLONES) or "://" in typed
+    address = typed if is_address else git(template, "remote", "get-url", "origin")  # only cookiecutter knows bb:
+    if not address or address.startswith(COPIER_CLONES) or address.endswith(".git"):
+        return address
+    return f"git+{address}"
+
+
+def record_origin(project: Path, template: Path | None) -> str:
+    """Write template and commit into the answers file; return what the user should know about it, if anything."""
+    root = template and git(template, "rev-parse", "--show-toplevel")
+    commit = template and root and Path(root).resolve() == template and git(template, "describe", "--tags", "--always")
+    found = source(template) if template and commit else None
+    if not commit or not found:
+        return "Note: the template is not a git repository of its own, so `copier update` cannot update this project."
+    answers = project / ".copier-answers.yml"
+    comment, rest = answers.read_text(encoding="utf-8").split("\n", 1)
+    quoted = [
+        f"{key}: '{value.replace(chr(39), chr(39) * 2)}'" for key, value in (("_commit", commit), ("_src_path", found))
+    ]
+    answers.write_bytes("\n".join([comment, *quoted, rest]).encode())
+    if git(template, "status", "--porcelain"):
+        return f"Note: the template has uncommitted changes; this project is recorded as made from {commit}."
+    return ""
+
+
+project, template = Path.cwd(), template_folder()
+drop_what_tools_left(project)
+notes = [record_origin(project, template)]
+if template is not None:
+    message = yaml.safe_load((template / "copier.yml").read_text(encoding="utf-8"))["_message_after_copy"]
+    notes.insert(0, Environment().from_string(message).render(ANSWERS))
+print("\n".join(note for note in notes if note), file=sys.stderr)

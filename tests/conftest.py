@@ -1,0 +1,75 @@
+"""The template as its users get it, and both engines as commands.
+
+The working tree is copied into a git repository with one tag, so that uncommitted work is tested, caches are not, and
+both engines take the same commit. User settings of the engines are kept out.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from checkout import ROOT, TAG, Render, git, source_files, succeed
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The template in a clean repository of its own, at TAG."""
+    folder = tmp_path_factory.mktemp("template").resolve()
+    for name in source_files():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    git("init", "--quiet", cwd=folder)
+    git("add", "--all", "--force", cwd=folder)
+    git("commit", "--quiet", "--message", "The working tree", cwd=folder)
+    git("tag", TAG, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def engines_home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables that give the engines a home without anybody's settings."""
+    home = str(tmp_path_factory.mktemp("home"))
+    return {"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": home}
+
+
+@pytest.fixture(scope="session")
+def by_cookiecutter(template: Path, engines_home: dict[str, str]) -> Render:
+    """`by_cookiecutter(into, **answers)` runs its command line and returns the project's folder."""
+
+    def render(into: Path, source: str | Path = template, cwd: Path | None = None, **answers: str) -> Path:
+        given = [f"{name}={value}" for name, value in answers.items()]
+        before = set(into.iterdir()) if into.exists() else set()
+        command = Path(sys.executable).with_name("cookiecutter")
+        succeed(command, "--no-input", "--output-dir", into, source, *given, cwd=cwd or into.parent, env=engines_home)
+        (project,) = set(into.iterdir()) - before
+        return project
+
+    return render
+
+
+@pytest.fixture(scope="session")
+def by_copier(template: Path, engines_home: dict[str, str]) -> Render:
+    """`by_copier(into, **answers)` runs its command line; the project's folder is named as cookiecutter names it."""
+
+    def render(into: Path, source: str | Path = template, cwd: Path | None = None, **answers: str) -> Path:
+        given = [part for name, value in answers.items() for part in ("--data", f"{name}={value}")]
+        project = into / answers.get("project_slug", "shop")
+        command = Path(sys.executable).with_name("copier")
+        options = ("copy", "--quiet", "--defaults", "--vcs-ref", "HEAD")
+        succeed(command, *options, *given, source, project, cwd=cwd or into.parent, env=engines_home)
+        return project
+
+    return render
+
+
+@pytest.fixture(scope="session")
+def shop(by_cookiecutter: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default project. Tests only read it, or copy it."""
+    return by_cookiecutter(tmp_path_factory.mktemp("default"))
+
+
+@pytest.fixture
+def own_shop(shop: Path, tmp_path: Path) -> Path:
+    """A copy of the default project that a test may work in."""
+    return Path(shutil.copytree(shop, tmp_path / "shop"))

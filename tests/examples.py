@@ -1,0 +1,14 @@
+"""Answers to render with: what people type, and what breaks careless templates (FAULTS F18)."""
+
+ODD = {
+    "project_name": 'Bob\'s "best" \\ shop\\',
+    "project_slug": "order-desk_2",
+    "package_name": "order_desk_2",
+    "description": "Größe & Café #1 <b> 🚚 \"\"\" ''' \\",
+    "author_name": 'Zoë "Z" O\'Hara \\',
+    "author_email": "zoe.o'hara+shop@mail.example.org",
+}
+LONGEST = {"project_name": "x" * 300, "project_slug": "a" * 40, "package_name": "o" * 40, "description": "long " * 400}
+NOBODY = {"author_name": "", "author_email": ""}
+COMBINATIONS = {"defaults": {}, "odd": ODD, "longest": LONGEST, "nobody": NOBODY, "no name": {"author_name": ""},
+                "no email": {"author_email": ""}, "derived": {"project_name": "Émail"}}  # fmt: skip

@@ -1,0 +1,71 @@
+"""A rendered project passes its own tests, linters and types, and its README's commands work (FAULTS F22, F23)."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from checkout import PROJECT, TOKENS, Render, succeed
+from examples import COMBINATIONS
+from readme import commands
+
+BIN = Path(sys.executable).parent
+# One environment for all rendered projects: this one, with the project's sources in front.
+SHARED = {"PYTHONPATH": "src", "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+# An environment of its own, made as a user's is. The Python is this one, and none is downloaded.
+FRESH = {"UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+LINTERS = [
+    ("ruff", "check", "--no-cache"),
+    ("ruff", "format", "--check", "--no-cache"),
+    ("mypy", "--strict", "--cache-dir", os.devnull, "src"),
+    ("lint-imports", "--no-cache"),
+]
+
+
+@pytest.fixture(scope="session", params=["defaults", "odd", "longest"])
+def rendered(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return by_copier(tmp_path_factory.mktemp("rendered") / "in", **COMBINATIONS[request.param])
+
+
+@pytest.mark.parametrize("linter", LINTERS, ids=lambda linter: " ".join(linter[:2]))
+def test_it_passes_its_own_linters_as_it_comes_out(rendered: Path, linter: tuple[str, ...]) -> None:
+    succeed(BIN / linter[0], *linter[1:], cwd=rendered, env=SHARED)
+
+
+def test_it_passes_its_own_tests(own_shop: Path) -> None:
+    said = succeed(sys.executable, "-m", "pytest", "-q", "-n", "2", cwd=own_shop, env=SHARED)
+    assert " passed" in said
+
+
+def test_nothing_in_it_waits_to_be_rendered(rendered: Path) -> None:
+    left = {
+        path.relative_to(rendered)
+        for path in rendered.rglob("*")
+        if path.is_file() and TOKENS.search(path.read_text(encoding="utf-8"))
+    }
+    assert left == set()
+
+
+def test_every_file_of_the_template_is_in_it(shop: Path) -> None:
+    """Nothing is left out as long as there is one choice each."""
+    missing = [
+        name
+        for path in PROJECT.rglob("*")
+        if path.is_file() and not any(part.endswith(("cache", "cache__", ".hypothesis")) for part in path.parts)
+        for name in [path.relative_to(PROJECT).as_posix().replace("{{cookiecutter.package_name}}", "shop")]
+        if not (shop / name).exists()
+    ]
+    assert missing == []
+
+
+def test_uv_runs_its_demo_in_a_fresh_environment_with_and_without_the_outbox(own_shop: Path) -> None:
+    for command in commands(own_shop / "README.md", "See it work"):
+        said = succeed("sh", "-c", command, cwd=own_shop, env={**FRESH, "PATH": SHARED["PATH"]})
+        assert "outbox" in said
+
+
+def test_plain_pip_runs_what_its_readme_says(own_shop: Path) -> None:
+    listed = commands(own_shop / "README.md", "The same with plain pip")
+    assert listed
+    for command in listed:
+        succeed("sh", "-c", command, cwd=own_shop, env={"PATH": SHARED["PATH"]})

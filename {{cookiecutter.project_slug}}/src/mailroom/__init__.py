@@ -1,0 +1,33 @@
+"""mailroom: events that are not lost, and handlers whose database work is done once.
+
+At least once, with dedup: a transactional outbox on the producing side, an inbox on the consuming side, and one
+rule, in `posture.py`, that decides which of them run.
+"""
+
+from mailroom.errors import ConfigurationError, MailroomError, Reject
+from mailroom.events import DomainEvent, Event, IntegrationEvent
+from mailroom.host import Mailroom
+from mailroom.inbox.store import InboxStore
+from mailroom.messaging.handlers import Context, Handlers
+from mailroom.persistence.aggregates import RaisesEvents
+from mailroom.persistence.tables import UtcDateTime
+from mailroom.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConfigurationError",
+    "Context",
+    "DomainEvent",
+    "Event",
+    "Handlers",
+    "InboxStore",
+    "IntegrationEvent",
+    "Mailroom",
+    "MailroomError",
+    "RaisesEvents",
+    "Reject",
+    "Settings",
+    "UtcDateTime",
+    "__version__",
+]

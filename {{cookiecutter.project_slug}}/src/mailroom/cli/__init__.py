@@ -1,0 +1,70 @@
+"""The command line that any project mounts: `create_cli` (contract A1).
+
+Exit codes: 0 done, 1 it could not be done, 2 the settings or the arguments are wrong.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mailroom import posture as postures
+from mailroom.cli import db, outbox
+from mailroom.cli.output import as_json, console, fail
+from mailroom.errors import ConfigurationError, MailroomError
+from mailroom.host import Mailroom
+from mailroom.log import configure_logging
+from mailroom.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
+
+
+class _Group(TyperGroup):
+    """Prints what mailroom raises on purpose as a message instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigurationError as error:
+            fail(error, code=2)
+        except MailroomError as error:
+            fail(error, code=1)
+
+
+def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callable[[], Mailroom]) -> typer.Typer:
+    """A typer application; add commands of your own to it with `@app.command()`.
+
+    `settings` reads the settings in force, `mailroom` composes the service. Commands that explain or repair
+    (`posture`, `db`) need only the settings, so they work where the service would refuse to start (contract P4).
+    """
+    app = typer.Typer(
+        name=name,
+        cls=_Group,
+        help=f"Run {name}, look at it, and repair it.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.command()
+    def run() -> None:
+        """Run the relay, the cleanup and the consumers that the posture asks for, until SIGTERM or Ctrl-C."""
+        configured = settings()
+        configure_logging(configured.logging)
+        asyncio.run(mailroom().run())
+
+    @app.command()
+    def posture(json: Json = False) -> None:
+        """Show what will run with the settings in force, why, and what it costs."""
+        resolved = postures.resolve(settings())
+        if json:
+            as_json(postures.as_json(resolved))
+            return
+        for line in postures.explain(resolved):
+            console.print(line)
+
+    app.add_typer(db.create(name, settings), name="db")
+    app.add_typer(outbox.create(mailroom), name="outbox")
+    return app

@@ -1,0 +1,79 @@
+"""`db`: migrations of the configured database. Needs no mailroom, so it works where the service would not start."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import typer
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from mailroom.cli.output import as_json, console
+from mailroom.persistence import schema
+from mailroom.persistence.database import create_engine
+from mailroom.settings import Settings
+
+T = TypeVar("T")
+
+
+def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
+    """The commands for a project whose command line is called `name`."""
+    app = typer.Typer(help="Migrate the database, and see where it stands.", no_args_is_help=True)
+
+    def with_engine(work: Callable[[AsyncEngine], Awaitable[T]]) -> T:
+        async def run() -> T:
+            engine = create_engine(settings().database)
+            try:
+                return await work(engine)
+            finally:
+                await engine.dispose()
+
+        return asyncio.run(run())
+
+    def show_current() -> None:
+        at = with_engine(schema.current)
+        console.print(f"at {', '.join(at)}" if at else "empty: no migration was applied")
+
+    @app.command()
+    def upgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, or head.")] = "head") -> None:
+        """Apply the migrations that are missing."""
+        with_engine(lambda engine: schema.upgrade(engine, revision))
+        show_current()
+
+    @app.command()
+    def downgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, -1, or base.")]) -> None:
+        """Take migrations back. This drops what they created, with everything in it."""
+        with_engine(lambda engine: schema.downgrade(engine, revision))
+        show_current()
+
+    @app.command()
+    def revision(
+        message: Annotated[str, typer.Option("--message", "-m", help="What the migration does, in a few words.")],
+        empty: Annotated[bool, typer.Option("--empty", help="Do not compare; write an empty migration.")] = False,
+    ) -> None:
+        """Write the next migration, from the difference between the models and the database."""
+        written = with_engine(lambda engine: schema.revision(engine, message, autogenerate=not empty))
+        console.print(f"wrote {written}; read it before you apply it with: {name} db upgrade", soft_wrap=True)
+
+    @app.command()
+    def check(json: Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")] = False) -> None:
+        """Exit with 0 if models and database agree, and with 1 and the differences if they do not."""
+        differences = with_engine(schema.check)
+        if json:
+            as_json({"differences": differences})
+        elif differences:
+            console.print("models and database differ:", *differences, sep="\n- ", markup=False)
+        else:
+            console.print("models and database agree")
+        if differences:
+            raise typer.Exit(1)
+
+    @app.command()
+    def current(json: Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")] = False) -> None:
+        """Show at which migration the database is, and which one the code has."""
+        at, newest = with_engine(schema.current), schema.heads()
+        if json:
+            as_json({"current": list(at), "heads": list(newest)})
+            return
+        console.print(f"database: {', '.join(at) or 'not migrated'}; newest migration: {', '.join(newest)}")
+
+    return app

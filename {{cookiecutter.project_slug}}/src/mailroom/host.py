@@ -1,0 +1,254 @@
+"""Composition: from settings to the services that run, and to the handles that user code holds (contract P3, A3)."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any, overload
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from mailroom import posture as postures
+from mailroom.errors import ConfigurationError, OpenTransactionError
+from mailroom.events import Event, Kind
+from mailroom.inbox.store import InboxStore, NoOpInboxStore, SqlInboxStore
+from mailroom.inbox.warning import InboxDisabledWarning
+from mailroom.log import get_logger
+from mailroom.messaging.bus import DirectDispatcher
+from mailroom.messaging.consumer import Consumer
+from mailroom.messaging.handlers import Handlers, stage
+from mailroom.messaging.transports.base import Transport
+from mailroom.messaging.transports.in_process import InProcessTransport
+from mailroom.outbox.administration import OutboxAdministration
+from mailroom.outbox.cleanup import OutboxCleanup
+from mailroom.outbox.leases import Leases
+from mailroom.outbox.notice import OutboxDisabledNotice
+from mailroom.outbox.processor import OutboxProcessor, Route
+from mailroom.outbox.writer import OutboxWriter
+from mailroom.persistence import capture
+from mailroom.persistence.aggregates import raised_now
+from mailroom.persistence.database import Database
+from mailroom.persistence.schema import ensure_migrated
+from mailroom.serialization import EventCatalog
+from mailroom.service import Service
+from mailroom.settings import Settings
+
+logger = get_logger(__name__)
+
+TransportFactory = Callable[[Settings, Consumer], Transport]
+IN_PROCESS = "in_process"
+
+
+class Mailroom:
+    """A service's events: raise them in a transaction, handle them, and know what happens in between.
+
+    Composing one resolves the posture once (contract P3). Raises ConfigurationError if the settings cannot work.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        handlers: Iterable[Handlers] = (),
+        events: Iterable[type[Event]] = (),
+        resources: Any = None,
+        inbox: InboxStore | None = None,
+        transports: Mapping[str, TransportFactory] | None = None,
+        command: str = "mailroom",
+    ) -> None:
+        """`events` names what this service knows but does not handle. `command` is its command line, for messages."""
+        self.settings = settings
+        self.posture = postures.resolve(settings)
+        postures.refuse(self.posture)
+        self._command = command
+        self.handlers = Handlers.merged(handlers)
+        self.catalog = EventCatalog({*events, *(handler.event for handler in self.handlers)})
+        self.database = Database(settings.database)
+        self.outbox = OutboxAdministration(self.database)
+        self._dispatcher = DirectDispatcher(
+            lambda message, attempt: self.consumer.consume(message, attempt),
+            cascade_limit=settings.message_bus.cascade_limit,
+        )
+        writer = OutboxWriter(self.database.claims, wake=lambda kinds: self.processor.wake(kinds))
+        self._sessions = self.database.sessions(writer if self.posture.outbox.enabled else self._dispatcher)
+        self.consumer = Consumer(
+            catalog=self.catalog,
+            handlers=self.handlers,
+            sessions=self._sessions,
+            inbox=inbox or self._default_inbox(),
+            resources=resources,
+            timeout_seconds=settings.handler_timeout_seconds,
+        )
+        self.transport = self._build_transport(transports or {})
+        self.processor = OutboxProcessor(
+            Leases(self.database, lease_seconds=settings.outbox.lease_seconds), self._routes(), settings
+        )
+        self.cleanup = OutboxCleanup(self.database, settings.outbox)
+        self.services = self._choose_services()
+
+    def sessions(self) -> async_sessionmaker[AsyncSession]:
+        """Makes sessions whose events are captured on every way to commit (contract O1)."""
+        return self._sessions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """A session that commits at the end of the block: its changes and its events, or neither."""
+        async with self._sessions() as session, session.begin():
+            yield session
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[AsyncSession]:
+        """A session for reading. On SQLite it never waits for a writer, and never makes one wait."""
+        async with self.database.reader() as session:
+            yield session
+
+    @overload
+    def publish(
+        self,
+        session: AsyncSession,
+        event: Event,
+        /,
+        *,
+        ordering_key: str | None = None,
+        delay: timedelta | None = None,
+        not_before: datetime | None = None,
+    ) -> None: ...
+
+    @overload
+    def publish(
+        self,
+        event: Event,
+        /,
+        *,
+        ordering_key: str | None = None,
+        delay: timedelta | None = None,
+        not_before: datetime | None = None,
+    ) -> Awaitable[None]: ...
+
+    def publish(self, *what: Any, **how: Any) -> Awaitable[None] | None:
+        """`publish(session, event)` adds the event to that transaction. `await publish(event)` is its own (O2).
+
+        Awaiting raises OpenTransactionError inside an open transaction of this task, where the event could be sent
+        although that transaction rolls back; and with the outbox off, what a handler raised.
+        """
+        match what:
+            case [AsyncSession() as session, Event() as event]:
+                stage(session, event, **how)
+                return None
+            case [Event() as event]:
+                return self._publish(event, **how)
+            case _:
+                raise TypeError("publish takes an event, or a session and an event")
+
+    async def _publish(self, event: Event, **how: Any) -> None:
+        if capture.task_has_open_transaction():
+            raise OpenTransactionError(
+                f"publish({event.event_name}) inside an open transaction would send it even if that rolls back; "
+                "use publish(session, event), or context.publish(event) in a handler"
+            )
+        if self.posture.outbox.enabled:
+            async with self.transaction() as session:
+                stage(session, event, **how)
+            return
+        (message,) = self._dispatcher.encode([raised_now(event, **how)])
+        await self._dispatcher.dispatch(message)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Mailroom"]:
+        """Runs the services inside any event loop; touches no signal handler (contract A3).
+
+        Raises SchemaError, with the command to run, if the database is not migrated.
+        """
+        await self.ensure_migrated()
+        async with self._started():
+            logger.info(
+                "running",
+                provider=self.posture.provider,
+                database=self.posture.database,
+                outbox=self.posture.outbox.enabled,
+                inbox=self.posture.inbox.enabled,
+                services=", ".join(self.posture.services),
+            )
+            yield self
+        logger.info("stopped")
+
+    async def run(self) -> None:
+        """Runs until SIGTERM or SIGINT, then stops within `shutdown_timeout_seconds` (contract R6, A3)."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                loop.add_signal_handler(number, stop.set)
+            except NotImplementedError:
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
+        async with self.running():
+            await stop.wait()
+            logger.info("stopping", within_seconds=self.settings.shutdown_timeout_seconds)
+
+    async def drain(self, progress: Callable[[int], None] = lambda count: None) -> int:
+        """Sends what is due in the outbox until nothing is, whatever the posture. Returns how many rows it took."""
+        await self.transport.start()
+        try:
+            return await self.processor.drain(progress)
+        finally:
+            await self.transport.stop()
+
+    async def ensure_migrated(self) -> None:
+        """Raises SchemaError, with the command to run, if the database is not migrated to what the code needs."""
+        await ensure_migrated(self.database.engine, command=self._command)
+
+    async def close(self) -> None:
+        """Waits for events that are being dispatched, and gives back every connection."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.shutdown_timeout_seconds):
+                await self._dispatcher.wait()
+        await self.database.dispose()
+
+    @asynccontextmanager
+    async def _started(self) -> AsyncIterator[None]:
+        started: list[Service] = []
+        try:
+            for service in self.services:
+                started.append(service)
+                await service.start()
+            yield
+        finally:
+            for service in reversed(started):
+                await service.stop()
+            await self.close()
+
+    def _default_inbox(self) -> InboxStore:
+        return SqlInboxStore(self.database, self._sessions) if self.posture.inbox.enabled else NoOpInboxStore()
+
+    def _build_transport(self, factories: Mapping[str, TransportFactory]) -> Transport:
+        known = {IN_PROCESS: lambda settings, consumer: InProcessTransport(consumer), **factories}
+        provider = self.posture.provider
+        if provider not in known:
+            raise ConfigurationError(
+                f"message_bus.provider is {provider!r}, and this project has no such transport; "
+                f"it has: {', '.join(sorted(known))}"
+            )
+        return known[provider](self.settings, self.consumer)
+
+    def _routes(self) -> dict[Kind, Route]:
+        """Domain events are handled here, integration events go to the transport (contract R0)."""
+        handlers = self.settings.message_bus.concurrency
+        publishes = handlers if not self.posture.is_broker else self.settings.outbox.batch_size
+        return {
+            Kind.DOMAIN: Route(send=self.consumer.consume, concurrency=handlers, is_handled_here=True),
+            Kind.INTEGRATION: Route(
+                send=self.transport.publish, concurrency=publishes, is_handled_here=not self.posture.is_broker
+            ),
+        }
+
+    def _choose_services(self) -> list[Service]:
+        """What the posture lists, in the order in which it is started."""
+        available: dict[str, Service] = {
+            "BrokerConsumer": self.transport,
+            "OutboxProcessor": self.processor,
+            "OutboxCleanup": self.cleanup,
+            "OutboxDisabledNotice": OutboxDisabledNotice(self.posture, self.outbox),
+            "InboxDisabledWarning": InboxDisabledWarning(self.posture),
+        }
+        return [available[name] for name in available if name in self.posture.services]

@@ -1,0 +1,146 @@
+"""The one way in which a message reaches its handlers, whoever delivers it (ADR-021, contract I1-I9).
+
+One message, one session, one commit: the inbox row, the changes of every handler and the events they raised.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, SessionTransaction
+
+from mailroom import metrics, tracing
+from mailroom.envelope import Message
+from mailroom.errors import HandlerTimeoutError, RolledBackError
+from mailroom.events import Event
+from mailroom.inbox.store import InboxStore
+from mailroom.log import get_logger
+from mailroom.messaging.handlers import Context, Handler, Handlers
+from mailroom.serialization import EventCatalog
+
+logger = get_logger(__name__)
+
+
+class Outcome(StrEnum):
+    """What became of a message; each of these is acknowledged."""
+
+    HANDLED = "handled"
+    DUPLICATE = "duplicate"
+    UNHANDLED = "unhandled"
+    """Known to this service, but nothing handles it."""
+
+
+class Consumer:
+    """Hands messages to handlers, one attempt per call. Retrying is the caller's business."""
+
+    def __init__(
+        self,
+        *,
+        catalog: EventCatalog,
+        handlers: Handlers,
+        sessions: async_sessionmaker[AsyncSession],
+        inbox: InboxStore,
+        resources: Any,
+        timeout_seconds: float,
+    ) -> None:
+        self._catalog = catalog
+        self._handlers = handlers
+        self._sessions = sessions
+        self.inbox = inbox
+        self._resources = resources
+        self._timeout_seconds = timeout_seconds
+
+    async def consume(self, message: Message, attempt: int) -> Outcome:
+        """One attempt. Whatever it raises, nothing of the attempt was kept, unless a handler committed for itself.
+
+        Raises UnknownEventError, UndecodableError, Reject, HandlerTimeoutError, or what a handler raised.
+        """
+        outcome: Outcome | None = None
+        try:
+            with tracing.handling(message):
+                outcome = await self._consume(message, attempt)
+        finally:
+            lag = (datetime.now(UTC) - message.occurred_on).total_seconds()
+            metrics.consumed(message.event_type, outcome or "failed", lag)
+        if outcome is not Outcome.HANDLED:
+            logger.info(f"message {outcome}", message_id=str(message.message_id), event_type=message.event_type)
+        return outcome
+
+    async def _consume(self, message: Message, attempt: int) -> Outcome:
+        event = self._catalog.decode(message)
+        handlers = self._handlers.of(type(event))
+        async with self._sessions() as session:
+            await session.begin()
+            if not await self.inbox.try_begin(session, message.message_id, message.event_type):
+                return Outcome.DUPLICATE
+            try:
+                await self._handle(event, handlers, self._context(session, message, attempt))
+                await self.inbox.complete(session, message.message_id, message.event_type)
+            except asyncio.CancelledError:
+                await self.inbox.abandon(session, message.message_id)
+                raise
+            except Exception:
+                if await self._was_handled_elsewhere(session, message):
+                    return Outcome.DUPLICATE
+                raise
+        return Outcome.HANDLED if handlers else Outcome.UNHANDLED
+
+    async def _handle(self, event: Event, handlers: Sequence[Handler], context: Context[Any]) -> None:
+        rolled_back = _RollbackWatch(context.session.sync_session)
+        for handler in handlers:
+            limit = handler.timeout_seconds or self._timeout_seconds
+            try:
+                async with asyncio.timeout(limit) as timeout:
+                    await handler.function(event, context)
+            except TimeoutError as error:
+                if not timeout.expired():
+                    raise
+                raise HandlerTimeoutError(
+                    f"{handler.name} ran longer than {limit:g} seconds; give it a higher timeout_seconds, or less to do"
+                ) from error
+            if rolled_back:
+                raise RolledBackError(
+                    f"{handler.name} rolled back the transaction that all handlers of a message share, and with it what "
+                    "ran before. Raise to fail the message, or use a savepoint: async with session.begin_nested()."
+                )
+
+    async def _was_handled_elsewhere(self, session: AsyncSession, message: Message) -> bool:
+        """After a failure: undoes the attempt, and asks whether a concurrent delivery did the work meanwhile (I4)."""
+        undone = await self.inbox.abandon(session, message.message_id)
+        if not undone:
+            logger.warning(
+                "a handler committed the inbox row by itself and a later one failed; "
+                "the remaining handlers will never run for this message",
+                message_id=str(message.message_id),
+                event_type=message.event_type,
+            )
+            return False
+        return await self.inbox.already_processed(message.message_id)
+
+    def _context(self, session: AsyncSession, message: Message, attempt: int) -> Context[Any]:
+        return Context(
+            session=session,
+            message_id=message.message_id,
+            attempt=attempt,
+            headers=message.headers,
+            occurred_on=message.occurred_on,
+            resources=self._resources,
+        )
+
+
+class _RollbackWatch:
+    """True once the session's whole transaction was rolled back."""
+
+    def __init__(self, session: Session) -> None:
+        self._happened = False
+        sqlalchemy_event.listen(session, "after_soft_rollback", self._note)
+
+    def _note(self, session: Session, transaction: SessionTransaction) -> None:
+        self._happened |= transaction.parent is None
+
+    def __bool__(self) -> bool:
+        return self._happened

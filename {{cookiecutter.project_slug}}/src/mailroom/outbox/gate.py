@@ -1,0 +1,48 @@
+"""Lets many rows be in flight at once, or one row alone.
+
+A row whose relay was killed may have killed it. It is handled alone, so that if it does so again, no other row is
+charged for it (contract R6).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Gate:
+    """Shared by the lanes whose rows are handled in one process."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._is_closed = False
+        self._changed = asyncio.Condition()
+        self._turn = asyncio.Lock()
+
+    async def enter(self) -> None:
+        """Waits while one row is alone, then counts one more."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._is_closed)
+            self._inside += 1
+
+    async def leave(self) -> None:
+        async with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def add(self, rows: int) -> None:
+        """Counts more rows for somebody who is inside."""
+        self._inside += rows
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Keeps newcomers out, waits until everybody has left, and is then the only one."""
+        async with self._turn:
+            self._is_closed = True
+            try:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._inside == 0)
+                yield
+            finally:
+                self._is_closed = False
+                async with self._changed:
+                    self._changed.notify_all()

@@ -1,0 +1,336 @@
+"""One kind of event on its way out: claim, send many at once, write the verdicts back (contract R0-R6).
+
+Rows flow through a window instead of batch after batch, so a slow message delays no other: while some are being
+sent, the next are claimed, and whatever has finished since the last write is stamped in one statement.
+
+    claim ─► held ─► sending (at most `concurrency`) ─► finished ─► write back
+               │            │
+               │            └─ no broker: parked, sent again after a pause, one by one if it broke the connection
+               └─ stop: released as it was
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from mailroom import metrics
+from mailroom.backoff import backoff_seconds
+from mailroom.envelope import Message
+from mailroom.errors import ConnectionLostError, Reject, TransportUnavailableError, UndecodableError
+from mailroom.events import Kind
+from mailroom.log import get_logger
+from mailroom.outbox.gate import Gate
+from mailroom.outbox.leases import Claimed, Due, Leases, Outcome, Verdict
+from mailroom.outbox.writer import message_of
+from mailroom.settings import MessageBusSettings, OutboxSettings
+
+logger = get_logger(__name__)
+
+Send = Callable[[Message, int], Awaitable[None]]
+"""Sends a message for the n-th time, and returns once it was taken over or handled."""
+
+ALONE_LOSSES_THAT_COUNT = 2
+"""So many connections a message must break while alone in flight before that is called its fault (R4)."""
+
+CRASHED = "the relay that held this message stopped without finishing it (killed, or cut off from the database)"
+
+
+class Lane:
+    """Relays one kind of event. `work` runs until nothing is due; whoever calls it again decides when."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        send: Send,
+        leases: Leases,
+        *,
+        outbox: OutboxSettings,
+        message_bus: MessageBusSettings,
+        concurrency: int,
+        gate: Gate,
+    ) -> None:
+        self.kind = kind
+        self._send = send
+        self._leases = leases
+        self._outbox = outbox
+        self._message_bus = message_bus
+        self._gate = gate
+        self._slots = asyncio.Semaphore(concurrency)
+        self._window = 2 * outbox.batch_size
+        self._held: dict[int, Claimed] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._parked: list[Claimed] = []
+        self._suspects: dict[int, int] = {}
+        """Rows that were in flight when the connection broke, and how often it broke under each of them alone."""
+        self._is_alone = False
+        self._finished: list[Outcome] = []
+        self._outages = 0
+        self._has_fresh = False
+        self._has_expired = False
+        self._changed = asyncio.Event()
+        self._to_write = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._working = asyncio.Lock()
+
+    def wake(self) -> None:
+        """Something new may be due."""
+        self._has_fresh = True
+        self._changed.set()
+
+    def tell(self, due: Due) -> None:
+        """Passes on what a poll found."""
+        self._has_fresh |= due.fresh
+        self._has_expired |= due.expired
+        if due.fresh or due.expired:
+            self._changed.set()
+
+    @property
+    def tokens(self) -> set[UUID]:
+        """The leases that must be kept alive."""
+        return {claimed.token for claimed in self._held.values()}
+
+    async def wait(self) -> None:
+        """Returns when there may be something to do."""
+        await self._changed.wait()
+
+    async def work(self) -> int:
+        """Claims and sends until nothing more is due and nothing is in flight. Returns how many rows it claimed."""
+        async with self._working:
+            return await self._work()
+
+    async def _work(self) -> int:
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_finished(), name=f"outbox {self.kind} write-back")
+        claimed = 0
+        while not self._stopping.is_set():
+            self._changed.clear()
+            free = self._window - len(self._held)
+            if self._parked:
+                await self._resend_parked()
+            elif self._has_expired:
+                claimed += await self._take_over()
+            elif self._has_fresh and free * 2 >= self._outbox.batch_size:
+                claimed += await self._claim(min(free, self._outbox.batch_size))
+            elif self._held:
+                await self._changed.wait()
+            else:
+                break
+        return claimed
+
+    async def stop(self, deadline: float) -> None:
+        """Stops claiming, finishes what is being sent until `deadline` (loop time), releases the rest (R6)."""
+        self._stopping.set()
+        self._changed.set()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+        for task in self._sending:
+            task.cancel()
+        async with self._working:
+            while self._sending:
+                await asyncio.wait(self._sending)
+            await self._stop_writing()
+            finished = {outcome.claimed.id for outcome in self._finished}
+            for row_id, claimed in self._held.items():
+                if row_id not in finished:
+                    self._finish(Outcome(claimed=claimed, verdict=Verdict.RELEASED))
+            self._parked.clear()
+            self._suspects.clear()
+            self._stopping.clear()
+            if self._finished:
+                await self._write_back()
+
+    async def _stop_writing(self) -> None:
+        if self._writer is not None:
+            async with self._writing:
+                self._writer.cancel()
+            await asyncio.wait([self._writer])
+            self._writer = None
+
+    async def _claim(self, limit: int) -> int:
+        self._has_fresh = False
+        await self._gate.enter()
+        try:
+            rows = await self._leases.claim(self.kind, limit)
+            self._gate.add(len(rows))
+            for claimed in rows:
+                self._launch(claimed)
+        except BaseException:
+            self._has_fresh = True
+            raise
+        finally:
+            await self._gate.leave()
+        if len(rows) == limit:
+            self._has_fresh = True
+        return len(rows)
+
+    async def _take_over(self) -> int:
+        async with self._gate.alone():
+            claimed = None if self._stopping.is_set() else await self._leases.take_over(self.kind)
+            if claimed is None:
+                self._has_expired = False
+                return 0
+            logger.warning("lease expired", **_facts(claimed), attempts=claimed.attempts, reason=CRASHED)
+            self._gate.add(1)
+            if claimed.attempts >= self._outbox.max_attempts:
+                self._held[claimed.id] = claimed
+                self._finish(_dead_letter(claimed, claimed.attempts, CRASHED))
+            else:
+                self._launch(claimed)
+            while claimed.id in self._held and not self._parked and not self._stopping.is_set():
+                self._changed.clear()
+                await self._changed.wait()
+        return 1
+
+    def _launch(self, claimed: Claimed) -> None:
+        self._held[claimed.id] = claimed
+        task = asyncio.create_task(self._send_one(claimed), name=f"outbox row {claimed.id}")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_one(self, claimed: Claimed) -> None:
+        try:
+            async with self._slots:
+                self._finish(await self._attempt(claimed))
+        except TransportUnavailableError as error:
+            self._park(claimed, error)
+        except asyncio.CancelledError:
+            self._finish(Outcome(claimed=claimed, verdict=Verdict.RELEASED))
+
+    async def _attempt(self, claimed: Claimed) -> Outcome:
+        """One try. Raises TransportUnavailableError, and CancelledError when the relay itself is stopping."""
+        if self._stopping.is_set():
+            return Outcome(claimed=claimed, verdict=Verdict.RELEASED)
+        try:
+            await self._send(message_of(claimed.row), claimed.attempts + 1)
+        except TransportUnavailableError:
+            raise
+        except (Reject, UndecodableError) as error:
+            return _dead_letter(claimed, claimed.attempts + 1, _reason(error))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failure(claimed, error)
+        except Exception as error:
+            return self._failure(claimed, error)
+        if self._outages:
+            logger.info("transport available again")
+            self._outages = 0
+        return Outcome(claimed=claimed, verdict=Verdict.PROCESSED)
+
+    def _failure(self, claimed: Claimed, error: BaseException) -> Outcome:
+        attempts = claimed.attempts + 1
+        if attempts >= self._outbox.max_attempts:
+            return _dead_letter(claimed, attempts, _reason(error))
+        delay = backoff_seconds(
+            attempts, base=self._outbox.backoff_base_seconds, cap=self._outbox.backoff_max_seconds
+        )
+        return Outcome(
+            claimed=claimed, verdict=Verdict.FAILED, attempts=attempts, error=_reason(error), retry_in_seconds=delay
+        )
+
+    def _park(self, claimed: Claimed, error: TransportUnavailableError) -> None:
+        """Keeps a row that no broker took. It stays leased, and costs no attempt unless it is the cause (R4)."""
+        if not self._outages:
+            logger.warning("transport unavailable", reason=_reason(error), consequence="the relay waits; nothing is lost")
+        if isinstance(error, ConnectionLostError):
+            losses = self._suspects[claimed.id] = self._suspects.get(claimed.id, 0) + self._is_alone
+            if losses >= ALONE_LOSSES_THAT_COUNT:
+                self._finish(self._failure(claimed, error))
+                return
+        self._parked.append(claimed)
+        self._changed.set()
+
+    async def _resend_parked(self) -> None:
+        """Waits, then tries again what no broker took; after a lost connection one row after another (R4)."""
+        while self._sending:
+            await asyncio.wait(self._sending)
+        self._outages += 1
+        pause = backoff_seconds(
+            self._outages,
+            base=self._message_bus.retry_min_interval_seconds,
+            cap=self._message_bus.retry_max_interval_seconds,
+        )
+        await self.pause(pause)
+        waiting, self._parked = self._parked, []
+        if not self._suspects:
+            for claimed in waiting:
+                self._launch(claimed)
+            return
+        self._is_alone = True
+        while waiting and not self._parked:
+            self._launch(waiting.pop(0))
+            await asyncio.wait(self._sending)
+        self._is_alone = False
+        self._parked += waiting
+
+    async def pause(self, seconds: float) -> None:
+        """Waits, but not beyond the stop."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._finished.append(outcome)
+        self._to_write.set()
+
+    async def _write_finished(self) -> None:
+        failures = 0
+        while True:
+            await self._to_write.wait()
+            self._to_write.clear()
+            try:
+                await self._write_back()
+                failures = 0
+            except Exception:
+                failures += 1
+                logger.warning("outbox write-back failed, trying again", exc_info=True)
+                self._to_write.set()
+                await asyncio.sleep(backoff_seconds(failures, base=0.1, cap=5))
+
+    async def _write_back(self) -> None:
+        async with self._writing:
+            outcomes = tuple(self._finished)
+            lost = await self._leases.write_back(outcomes)
+            del self._finished[: len(outcomes)]
+        if lost:
+            logger.warning("lease lost before the write-back", rows=lost, consequence="another relay decides about them")
+        for outcome in outcomes:
+            _report(outcome)
+            self._held.pop(outcome.claimed.id, None)
+            self._suspects.pop(outcome.claimed.id, None)
+            if outcome.claimed.ordering_key is not None:
+                self._has_fresh = True
+            await self._gate.leave()
+        self._changed.set()
+
+
+def _dead_letter(claimed: Claimed, attempts: int, reason: str) -> Outcome:
+    return Outcome(claimed=claimed, verdict=Verdict.DEAD_LETTERED, attempts=attempts, error=reason)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _facts(claimed: Claimed) -> dict[str, str]:
+    return {"message_id": str(claimed.row.message_id), "event_type": claimed.row.event_type}
+
+
+def _report(outcome: Outcome) -> None:
+    metrics.relayed(outcome.claimed.row.kind, outcome.claimed.row.event_type, outcome.verdict.value)
+    facts = _facts(outcome.claimed)
+    if outcome.verdict is Verdict.FAILED:
+        logger.warning(
+            "message failed, will be retried",
+            **facts,
+            attempt=outcome.attempts,
+            retry_in_seconds=round(outcome.retry_in_seconds, 1),
+            reason=outcome.error,
+        )
+    elif outcome.verdict is Verdict.DEAD_LETTERED:
+        logger.error("message dead-lettered", **facts, attempt=outcome.attempts, reason=outcome.error)

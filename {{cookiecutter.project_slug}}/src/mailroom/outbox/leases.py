@@ -1,0 +1,151 @@
+"""Rows of the outbox as a relay sees them: claimed under a token, written back only under that token (R1, R2)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID, uuid4
+
+from sqlalchemy import ColumnElement, Row, update
+
+from mailroom.events import Kind
+from mailroom.persistence.database import Database
+from mailroom.persistence.tables import LAST_ERROR_LENGTH, OutboxMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """One row that this relay holds until its lease runs out."""
+
+    id: int
+    token: UUID
+    attempts: int
+    """How many attempts failed before, a lease that ran out included."""
+    row: Row[tuple[OutboxMessage]]
+
+    @property
+    def ordering_key(self) -> str | None:
+        return self.row.ordering_key  # type: ignore[no-any-return]
+
+
+class Verdict(Enum):
+    """What became of a claimed row."""
+
+    PROCESSED = "processed"
+    FAILED = "failed"
+    DEAD_LETTERED = "dead-lettered"
+    RELEASED = "released"
+    """Given back as it was: only a shutdown does that, and it costs no attempt (contract R6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A verdict on one claimed row, with what is written beside it."""
+
+    claimed: Claimed
+    verdict: Verdict
+    attempts: int = 0
+    """How many attempts have failed by now; written with a failure."""
+    error: str = ""
+    retry_in_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What there is to do for one kind of event."""
+
+    fresh: bool
+    """Rows that nobody holds."""
+    expired: bool
+    """Rows whose relay stopped without finishing them."""
+
+
+class Leases:
+    """Claims rows and writes verdicts back. Every statement is short and commits at once (contract R1)."""
+
+    def __init__(self, database: Database, *, lease_seconds: float) -> None:
+        self._database = database
+        self._lease_seconds = lease_seconds
+
+    async def due(self) -> dict[Kind, Due]:
+        """Asks once what there is to do, without writing."""
+        async with self._database.reader() as session:
+            answer = (await session.execute(self._database.claims.due())).mappings().one()
+        return {
+            kind: Due(fresh=bool(answer[f"{kind.value}_fresh"]), expired=bool(answer[f"{kind.value}_expired"]))
+            for kind in Kind
+        }
+
+    async def claim(self, kind: Kind, limit: int) -> Sequence[Claimed]:
+        """Leases up to `limit` due rows, the oldest first."""
+        token = uuid4()
+        statement = self._database.claims.claim(kind, token=token, lease_seconds=self._lease_seconds, limit=limit)
+        async with self._database.connection() as connection:
+            rows = (await connection.execute(statement)).all()
+        return [_claimed(row, token) for row in sorted(rows, key=lambda row: (row.available_on, row.id))]
+
+    async def take_over(self, kind: Kind) -> Claimed | None:
+        """Leases one row whose relay stopped without finishing it; that has cost the row one attempt (R6)."""
+        token = uuid4()
+        statement = self._database.claims.take_over(kind, token=token, lease_seconds=self._lease_seconds)
+        async with self._database.connection() as connection:
+            row = (await connection.execute(statement)).one_or_none()
+        return None if row is None else _claimed(row, token)
+
+    async def renew(self, tokens: Iterable[UUID]) -> None:
+        """Keeps the leases under these tokens for another full period."""
+        statement = (
+            update(OutboxMessage)
+            .where(OutboxMessage.lock_token.in_(list(tokens)))
+            .values(locked_until=self._database.claims.later(self._lease_seconds))
+        )
+        async with self._database.connection() as connection:
+            await connection.execute(statement)
+
+    async def write_back(self, outcomes: Sequence[Outcome]) -> int:
+        """Writes verdicts in one transaction. Returns how many rows were lost to another relay meanwhile (R2)."""
+        now = self._database.claims.now()
+        written = 0
+        async with self._database.connection() as connection:
+            for token, ids in _by_token(outcomes, Verdict.PROCESSED).items():
+                values = {"processed_on": now, "last_error": None}
+                written += (await connection.execute(_write(token, ids, values))).rowcount
+            for token, ids in _by_token(outcomes, Verdict.RELEASED).items():
+                written += (await connection.execute(_write(token, ids, {}))).rowcount
+            for outcome in outcomes:
+                if outcome.verdict in (Verdict.FAILED, Verdict.DEAD_LETTERED):
+                    values = self._failure(outcome, now)
+                    statement = _write(outcome.claimed.token, [outcome.claimed.id], values)
+                    written += (await connection.execute(statement)).rowcount
+        return len(outcomes) - written
+
+    def _failure(self, outcome: Outcome, now: ColumnElement[object]) -> dict[str, object]:
+        values: dict[str, object] = {
+            "attempts": outcome.attempts,
+            "last_error": outcome.error[:LAST_ERROR_LENGTH],
+        }
+        if outcome.verdict is Verdict.DEAD_LETTERED:
+            values["dead_lettered_on"] = now
+        else:
+            values["available_on"] = self._database.claims.later(outcome.retry_in_seconds)
+        return values
+
+
+def _claimed(row: Row[tuple[OutboxMessage]], token: UUID) -> Claimed:
+    return Claimed(id=row.id, token=token, attempts=row.attempts, row=row)
+
+
+def _by_token(outcomes: Sequence[Outcome], verdict: Verdict) -> dict[UUID, list[int]]:
+    ids: dict[UUID, list[int]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.verdict is verdict:
+            ids[outcome.claimed.token].append(outcome.claimed.id)
+    return ids
+
+
+def _write(token: UUID, ids: Sequence[int], values: dict[str, object]):  # type: ignore[no-untyped-def]
+    return (
+        update(OutboxMessage)
+        .where(OutboxMessage.id.in_(ids), OutboxMessage.lock_token == token)
+        .values(lock_token=None, locked_until=None, **values)
+    )

@@ -1,0 +1,30 @@
+"""Says once at the start what it costs that the outbox is off; being off is never silent (ADR-100, contract P5)."""
+
+from mailroom.log import get_logger
+from mailroom.outbox.administration import OutboxAdministration
+from mailroom.posture import Posture, outbox_disabled_notice
+
+logger = get_logger(__name__)
+
+
+class OutboxDisabledNotice:
+    """One INFO line; and a WARNING with their count if rows wait from a time when the outbox was on."""
+
+    name = "OutboxDisabledNotice"
+
+    def __init__(self, posture: Posture, administration: OutboxAdministration) -> None:
+        self._posture = posture
+        self._administration = administration
+
+    async def start(self) -> None:
+        logger.info(outbox_disabled_notice(self._posture))
+        pending = (await self._administration.stats()).pending
+        if pending:
+            logger.warning(
+                f"{pending} outbox messages are pending from a time when the outbox was on, and nothing sends them; "
+                "`outbox drain` does",
+                pending=pending,
+            )
+
+    async def stop(self) -> None:
+        """Nothing runs."""

@@ -1,0 +1,59 @@
+"""What travels beside an event: the trace it belongs to, and which message caused it (contract A2)."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import SpanKind
+
+from mailroom.envelope import Message
+
+CORRELATION_ID = "correlation_id"
+"""The message id of the first event in a chain; the same in all that follow from it."""
+CAUSATION_ID = "causation_id"
+"""The message id of the event whose handler raised this one."""
+
+_handled_message: ContextVar[Message | None] = ContextVar("mailroom_handled_message", default=None)
+_tracer = trace.get_tracer("mailroom")
+
+
+def outgoing_headers() -> dict[str, str]:
+    """The headers of an event that is raised now: trace context, correlation, causation."""
+    headers: dict[str, str] = {}
+    propagate.inject(headers)
+    cause = _handled_message.get()
+    if cause is not None:
+        headers[CORRELATION_ID] = cause.headers.get(CORRELATION_ID, str(cause.message_id))
+        headers[CAUSATION_ID] = str(cause.message_id)
+    return headers
+
+
+@contextmanager
+def publishing(message: Message, destination: str) -> Iterator[None]:
+    """A producer span around one publish, in the trace of the commit that raised the event."""
+    with _span(f"{destination} publish", SpanKind.PRODUCER, message):
+        yield
+
+
+@contextmanager
+def handling(message: Message) -> Iterator[None]:
+    """A consumer span around the handlers of one message; what they raise is correlated with it."""
+    with _span(f"{message.event_type} process", SpanKind.CONSUMER, message):
+        token = _handled_message.set(message)
+        try:
+            yield
+        finally:
+            _handled_message.reset(token)
+
+
+@contextmanager
+def _span(name: str, kind: SpanKind, message: Message) -> Iterator[None]:
+    attributes: Mapping[str, str] = {
+        "messaging.system": "mailroom",
+        "messaging.message.id": str(message.message_id),
+        "messaging.destination.name": message.event_type,
+    }
+    parent = propagate.extract(message.headers)
+    with _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=attributes):
+        yield

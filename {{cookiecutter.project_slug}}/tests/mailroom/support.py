@@ -1,0 +1,97 @@
+"""A small bank: what the framework's own tests raise, handle and store."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import ForeignKey, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from mailroom import Context, DomainEvent, IntegrationEvent, Mailroom, RaisesEvents
+from mailroom.persistence.tables import InboxMessage, MailroomBase, OutboxMessage
+
+
+class Base(DeclarativeBase):
+    """The tables of the bank."""
+
+
+class Deposited(IntegrationEvent, name="bank.deposited"):
+    amount: int
+    account: str = "anna"
+
+
+class Renamed(DomainEvent, name="bank.renamed"):
+    new_name: str
+
+
+class Account(RaisesEvents, Base):
+    __tablename__ = "accounts"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4)
+    name: Mapped[str] = mapped_column(default="anna")
+    balance: Mapped[int] = mapped_column(default=0)
+
+    def deposit(self, amount: int, **how: Any) -> None:
+        self.balance = (self.balance or 0) + amount
+        self.raise_event(Deposited(amount=amount), **how)
+
+
+class Effect(Base):
+    """What a handler did; one row too many is a card charged twice."""
+
+    __tablename__ = "effects"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    message_id: Mapped[UUID]
+    what: Mapped[str] = mapped_column(default="")
+    account_id: Mapped[UUID | None] = mapped_column(ForeignKey("accounts.id"))
+
+
+def effect(context: Context[Any], what: str = "") -> None:
+    """Leaves a trace of a handler in its own transaction."""
+    context.session.add(Effect(message_id=context.message_id, what=what))
+
+
+async def create_tables(mailroom: Mailroom) -> None:
+    async with mailroom.database.engine.begin() as connection:
+        for metadata in (MailroomBase.metadata, Base.metadata):
+            await connection.run_sync(metadata.create_all)
+
+
+async def effects(mailroom: Mailroom) -> list[str]:
+    """What handlers did and committed, in order."""
+    async with mailroom.reader() as session:
+        return list((await session.scalars(select(Effect.what).order_by(Effect.id))).all())
+
+
+async def rows(mailroom: Mailroom) -> list[OutboxMessage]:
+    """The outbox, oldest first."""
+    async with mailroom.reader() as session:
+        return list((await session.scalars(select(OutboxMessage).order_by(OutboxMessage.id))).all())
+
+
+async def inbox_ids(mailroom: Mailroom) -> list[UUID]:
+    async with mailroom.reader() as session:
+        return list((await session.scalars(select(InboxMessage.message_id).order_by(InboxMessage.id))).all())
+
+
+async def count(session: AsyncSession, table: type[DeclarativeBase]) -> int:
+    return (await session.execute(select(func.count()).select_from(table))).scalar_one()
+
+
+async def change_rows(mailroom: Mailroom, *conditions: Any, **values: Any) -> None:
+    """Moves rows through time or state, where a test would otherwise have to wait or to crash."""
+    async with mailroom.database.connection() as connection:
+        await connection.execute(update(OutboxMessage).where(*conditions).values(**values))
+
+
+async def make_due(mailroom: Mailroom) -> None:
+    """Lets every backoff and delay pass."""
+    await change_rows(mailroom, available_on=mailroom.database.claims.later(-1))
+
+
+async def expire_leases(mailroom: Mailroom) -> None:
+    """What the database looks like after the relays that hold rows were killed, and their leases ran out."""
+    await change_rows(
+        mailroom, OutboxMessage.lock_token.is_not(None), locked_until=mailroom.database.claims.later(-1)
+    )

@@ -1,0 +1,184 @@
+"""Contract O2, O3 with the outbox off: events are handled after the commit, and nothing is stored."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from conftest import Compose
+from support import Account, Deposited, Renamed, count, effect, effects, rows
+
+from mailroom import Context, Handlers, IntegrationEvent, Mailroom
+from mailroom.errors import OpenTransactionError
+
+handlers = Handlers()
+
+
+@handlers.on(Deposited)
+async def note_deposit(event: Deposited, context: Context[Any]) -> None:
+    if event.amount < 0:
+        raise ValueError("a deposit below zero")
+    effect(context, f"deposited {event.amount}")
+
+
+@handlers.on(Renamed)
+async def ping_pong(event: Renamed, context: Context[Any]) -> None:
+    effect(context, event.new_name)
+    context.publish(Renamed(new_name=event.new_name))
+
+
+@pytest.fixture
+async def mailroom(compose: Compose) -> Mailroom:
+    return await compose(handlers, message_bus={"cascade_limit": 5})
+
+
+async def test_handlers_have_run_when_the_commit_returns_and_nothing_was_written(mailroom: Mailroom) -> None:
+    async with mailroom.sessions()() as session:
+        account = Account()
+        session.add(account)
+        account.deposit(5)
+        await session.commit()
+        assert await effects(mailroom) == ["deposited 5"]
+        account.deposit(6)
+        await session.commit()
+    assert await effects(mailroom) == ["deposited 5", "deposited 6"]
+    assert await rows(mailroom) == []
+
+
+async def test_nothing_is_dispatched_after_a_rollback_or_a_released_savepoint(mailroom: Mailroom) -> None:
+    async with mailroom.sessions()() as session:
+        async with session.begin_nested():
+            mailroom.publish(session, Deposited(amount=5))
+        assert await effects(mailroom) == []
+        await session.rollback()
+    assert await effects(mailroom) == []
+
+
+async def test_the_connection_is_back_in_its_pool_when_handlers_run(compose: Compose) -> None:
+    mailroom = await compose(
+        handlers, database={"pool_size": 3, "max_overflow": 0, "pool_timeout_seconds": 1}, message_bus={"concurrency": 1}
+    )
+    async with mailroom.database.engine.connect(), mailroom.database.engine.connect(), mailroom.transaction() as session:
+        mailroom.publish(session, Deposited(amount=5))
+    assert await effects(mailroom) == ["deposited 5"]
+
+
+async def test_a_failing_handler_is_logged_and_the_commit_stands(
+    mailroom: Mailroom, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with mailroom.transaction() as session:
+        account = Account()
+        session.add(account)
+        account.deposit(-1)
+        account.deposit(2)
+    assert await effects(mailroom) == ["deposited 2"]
+    async with mailroom.reader() as session:
+        assert await count(session, Account) == 1
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "not retried" in record.getMessage()
+    assert record.event_type == "bank.deposited"
+
+
+async def test_only_publish_on_its_own_raises_what_a_handler_raised(mailroom: Mailroom) -> None:
+    with pytest.raises(ValueError, match="below zero"):
+        await mailroom.publish(Deposited(amount=-1))
+
+
+async def test_events_that_handlers_raise_join_a_queue_that_is_bounded(
+    mailroom: Mailroom, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mailroom.publish(Renamed(new_name="ping"))
+    assert await effects(mailroom) == ["ping"] * 5
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "message_bus.cascade_limit = 5" in str(record.exc_info)
+
+
+async def test_handlers_get_a_decoded_copy(compose: Compose) -> None:
+    seen: list[Deposited] = []
+    keep = Handlers()
+
+    @keep.on(Deposited)
+    async def look(event: Deposited, context: Context[Any]) -> None:
+        seen.append(event)
+
+    mailroom = await compose(keep)
+    event = Deposited(amount=1)
+    await mailroom.publish(event)
+    assert seen == [event]
+    assert seen[0] is not event
+
+
+async def test_publishing_on_its_own_inside_a_handler_is_refused(compose: Compose) -> None:
+    impatient = Handlers()
+
+    @impatient.on(Deposited)
+    async def publish(event: Deposited, context: Context[Any]) -> None:
+        await mailroom.publish(Renamed(new_name="x"))
+
+    mailroom = await compose(impatient)
+    with pytest.raises(OpenTransactionError, match=r"context\.publish"):
+        await mailroom.publish(Deposited(amount=1))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "timed out"])
+async def test_a_commit_that_is_interrupted_while_handlers_run_loses_no_event(compose: Compose, how: str) -> None:
+    entered, go = asyncio.Event(), asyncio.Event()
+    slow = Handlers()
+
+    @slow.on(Deposited)
+    async def wait(event: Deposited, context: Context[Any]) -> None:
+        entered.set()
+        await go.wait()
+        effect(context, str(event.amount))
+
+    mailroom = await compose(slow)
+
+    async def commit() -> None:
+        async with mailroom.transaction() as session:
+            mailroom.publish(session, Deposited(amount=1))
+            mailroom.publish(session, Deposited(amount=2))
+
+    if how == "cancelled":
+        task = asyncio.create_task(commit())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await commit()
+    go.set()
+    await mailroom.close()
+    assert await effects(mailroom) == ["1", "2"]
+
+
+async def test_a_task_that_a_handler_left_behind_dispatches_for_itself(compose: Compose) -> None:
+    left: list[asyncio.Task[None]] = []
+    go = asyncio.Event()
+    spawning = Handlers.merged([handlers])
+
+    class Started(IntegrationEvent, name="bank.started"):
+        pass
+
+    @spawning.on(Started)
+    async def spawn(event: Started, context: Context[Any]) -> None:
+        async def later() -> None:
+            await go.wait()
+            await mailroom.publish(Deposited(amount=7))
+
+        left.append(asyncio.create_task(later()))
+
+    mailroom = await compose(spawning)
+    await mailroom.publish(Started())
+    go.set()
+    await left[0]
+    assert await effects(mailroom) == ["deposited 7"]
+
+
+async def test_the_inbox_records_each_handled_event_when_it_is_switched_on(compose: Compose) -> None:
+    mailroom = await compose(handlers, inbox_on=True)
+    event = Deposited(amount=1)
+    await mailroom.publish(event)
+    await mailroom.publish(event)
+    assert await effects(mailroom) == ["deposited 1"]

@@ -1,0 +1,611 @@
+"""Contract R0-R7: claimed once, sent, retried with backoff, dead-lettered with a reason, and nothing else is harmed."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from conftest import Compose
+from support import (
+    Deposited,
+    Renamed,
+    change_rows,
+    effect,
+    effects,
+    expire_leases,
+    make_due,
+    rows,
+)
+
+from mailroom import Context, Handlers, Mailroom, Reject
+from mailroom.envelope import Message
+from mailroom.errors import ConnectionLostError, TransportUnavailableError
+from mailroom.events import Kind
+from mailroom.messaging.consumer import Consumer
+from mailroom.outbox.leases import Leases, Outcome, Verdict
+from mailroom.outbox.processor import OutboxProcessor
+from mailroom.persistence.tables import OutboxMessage
+from mailroom.settings import Settings
+
+QUICK = {"retry_min_interval_seconds": 0.001, "retry_max_interval_seconds": 0.002}
+
+
+class Broker:
+    """A stand-in for a broker: what a test wants it to do with a message, and what it was given."""
+
+    def __init__(self, behave: Callable[[Message], Awaitable[None]] | None = None) -> None:
+        self.name = "stand_in"
+        self.sent: list[int] = []
+        self.behave = behave
+
+    def __call__(self, settings: Settings, consumer: Consumer) -> "Broker":
+        return self
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def publish(self, message: Message, attempt: int) -> None:
+        if self.behave is not None:
+            await self.behave(message)
+        self.sent.append(amount_of(message))
+
+
+def amount_of(message: Any) -> int:
+    return int(message.payload.split(":")[1].split(",")[0])
+
+
+@pytest.fixture
+def compose_with(compose: Compose) -> Callable[..., Awaitable[Mailroom]]:
+    async def compose_with(broker: Broker, *handlers: Handlers, **sections: Any) -> Mailroom:
+        bus = {"provider": "stand_in", **QUICK, **sections.pop("message_bus", {})}
+        return await compose(*handlers, message_bus=bus, transports={"stand_in": broker}, **sections)
+
+    return compose_with
+
+
+async def publish(mailroom: Mailroom, *amounts: int, key: str | None = None) -> None:
+    async with mailroom.transaction() as session:
+        for amount in amounts:
+            mailroom.publish(session, Deposited(amount=amount), ordering_key=key)
+
+
+def noting(fail_with: Callable[[int], Exception | None] = lambda amount: None) -> Handlers:
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        error = fail_with(event.amount)
+        if error is not None:
+            raise error
+        effect(context, f"{event.amount} at attempt {context.attempt}")
+
+    return handlers
+
+
+@asynccontextmanager
+async def started(processor: OutboxProcessor):  # type: ignore[no-untyped-def]
+    await processor.start()
+    try:
+        yield
+    finally:
+        await processor.stop()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Waits for what other tasks do; the test's own timeout is the bound."""
+    while not await condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+class TestRouting:
+    async def test_in_process_both_kinds_reach_the_handlers(self, compose: Compose) -> None:
+        handlers = noting()
+
+        @handlers.on(Renamed)
+        async def rename(event: Renamed, context: Context[Any]) -> None:
+            effect(context, event.new_name)
+
+        mailroom = await compose(handlers, outbox_on=True)
+        await mailroom.publish(Deposited(amount=1))
+        await mailroom.publish(Renamed(new_name="bea"))
+        assert await mailroom.drain() == 2
+        assert sorted(await effects(mailroom)) == ["1 at attempt 1", "bea"]
+        assert all(row.processed_on and not row.lock_token and not row.locked_until for row in await rows(mailroom))
+
+    async def test_over_a_broker_domain_events_stay_here_and_integration_events_are_published_unread(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        handlers, broker = Handlers(), Broker()
+
+        @handlers.on(Renamed)
+        async def rename(event: Renamed, context: Context[Any]) -> None:
+            effect(context, event.new_name)
+
+        mailroom = await compose_with(broker, handlers)
+        await mailroom.publish(Renamed(new_name="bea"))
+        await publish(mailroom, 1)
+        await change_rows(mailroom, OutboxMessage.kind == "integration", event_type="never.heard-of")
+        await mailroom.drain()
+        assert broker.sent == [1]
+        assert await effects(mailroom) == ["bea"]
+
+    async def test_a_slow_handler_never_delays_a_publish(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        entered, go = asyncio.Event(), asyncio.Event()
+        handlers, broker = Handlers(), Broker()
+
+        @handlers.on(Renamed)
+        async def hang(event: Renamed, context: Context[Any]) -> None:
+            entered.set()
+            await go.wait()
+
+        mailroom = await compose_with(broker, handlers)
+        async with started(mailroom.processor):
+            await mailroom.publish(Renamed(new_name="bea"))
+            await entered.wait()
+            await publish(mailroom, 1, 2)
+
+            async def is_sent() -> bool:
+                return sorted(broker.sent) == [1, 2]
+
+            await until(is_sent)
+            go.set()
+
+    async def test_a_slow_message_delays_no_other(self, compose_with: Callable[..., Awaitable[Mailroom]]) -> None:
+        go = asyncio.Event()
+
+        async def behave(message: Message) -> None:
+            if amount_of(message) == 0:
+                await go.wait()
+
+        broker = Broker(behave)
+        mailroom = await compose_with(broker, outbox={"batch_size": 2})
+        await publish(mailroom, *range(9))
+        async with started(mailroom.processor):
+
+            async def rest_is_stamped() -> bool:
+                return sum(row.processed_on is not None for row in await rows(mailroom)) == 8
+
+            await until(rest_is_stamped)
+            go.set()
+        assert sorted(broker.sent) == list(range(9))
+
+
+class TestFailing:
+    async def test_a_failing_message_backs_off_and_is_dead_lettered_after_its_attempts(self, compose: Compose) -> None:
+        mailroom = await compose(
+            noting(lambda amount: ValueError("no luck") if amount == 1 else None),
+            outbox_on=True,
+            outbox={"max_attempts": 3, "backoff_base_seconds": 10},
+        )
+        await publish(mailroom, 1, 2)
+        waits = []
+        for _ in range(3):
+            assert await mailroom.drain() >= 1
+            row, other = await rows(mailroom)
+            assert other.processed_on is not None
+            waits.append((row.available_on - row.occurred_on).total_seconds())
+            await make_due(mailroom)
+        assert 8 <= waits[0] <= 13
+        assert 16 <= waits[1] <= 25
+        assert row.attempts == 3
+        assert row.dead_lettered_on is not None
+        assert row.last_error == "ValueError: no luck"
+        assert await mailroom.drain() == 0
+
+    async def test_a_rejected_message_is_dead_lettered_at_once(self, compose: Compose) -> None:
+        mailroom = await compose(noting(lambda amount: Reject("we take no cash")), outbox_on=True)
+        await publish(mailroom, 1)
+        await mailroom.drain()
+        (row,) = await rows(mailroom)
+        assert (row.attempts, row.last_error) == (1, "Reject: we take no cash")
+        assert row.dead_lettered_on is not None
+
+    @pytest.mark.parametrize(
+        ("damage", "reason"),
+        [({"payload": "{"}, "UndecodableError"), ({"headers": "[]"}, "headers"), ({"headers": "{"}, "headers")],
+    )
+    async def test_an_unreadable_row_is_dead_lettered_at_once_and_the_rest_goes_on(
+        self, compose: Compose, damage: dict[str, str], reason: str
+    ) -> None:
+        mailroom = await compose(noting(), outbox_on=True)
+        await publish(mailroom, 1, 2)
+        await change_rows(mailroom, OutboxMessage.id == 1, **damage)
+        await mailroom.drain()
+        row, other = await rows(mailroom)
+        assert row.dead_lettered_on is not None
+        assert reason in str(row.last_error)
+        assert other.processed_on is not None
+
+    async def test_an_unknown_type_or_version_backs_off_like_a_failure(self, compose: Compose) -> None:
+        mailroom = await compose(noting(), outbox_on=True)
+        await publish(mailroom, 1, 2, 3)
+        await change_rows(mailroom, OutboxMessage.id == 1, event_type="bank.of-tomorrow")
+        await change_rows(mailroom, OutboxMessage.id == 2, event_version=2)
+        await mailroom.drain()
+        unknown, newer, other = await rows(mailroom)
+        for row in (unknown, newer):
+            assert (row.attempts, row.dead_lettered_on) == (1, None)
+            assert "UnknownEventError" in str(row.last_error)
+        assert other.processed_on is not None
+
+    async def test_one_unsendable_message_neither_spins_nor_blocks_the_rest(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        tries: list[int] = []
+
+        async def behave(message: Message) -> None:
+            tries.append(amount_of(message))
+            if amount_of(message) == 0:
+                raise RuntimeError("frame too large")
+
+        broker = Broker(behave)
+        mailroom = await compose_with(broker, outbox={"batch_size": 2, "polling_interval_seconds": 0.01})
+        await publish(mailroom, *range(7))
+        async with started(mailroom.processor):
+
+            async def rest_is_stamped() -> bool:
+                return sum(row.processed_on is not None for row in await rows(mailroom)) == 6
+
+            await until(rest_is_stamped)
+        assert tries.count(0) == 1
+
+    async def test_an_error_text_is_kept_to_its_first_4000_characters(self, compose: Compose) -> None:
+        mailroom = await compose(noting(lambda amount: ValueError("x" * 9000)), outbox_on=True)
+        await publish(mailroom, 1)
+        await mailroom.drain()
+        (row,) = await rows(mailroom)
+        assert len(str(row.last_error)) == 4000
+
+    async def test_a_handler_that_cancels_itself_is_a_failure_and_no_shutdown(self, compose: Compose) -> None:
+        mailroom = await compose(noting(lambda amount: asyncio.CancelledError()), outbox_on=True)  # type: ignore[arg-type, return-value]
+        await publish(mailroom, 1)
+        await mailroom.drain()
+        (row,) = await rows(mailroom)
+        assert row.attempts == 1
+        assert "CancelledError" in str(row.last_error)
+
+    async def test_in_process_with_the_inbox_a_retried_row_has_its_effects_once(self, compose: Compose) -> None:
+        mailroom = await compose(noting(), outbox_on=True, inbox_on=True)
+        await publish(mailroom, 1)
+        await mailroom.drain()
+        await mailroom.outbox.replay([1])
+        await mailroom.drain()
+        assert await effects(mailroom) == ["1 at attempt 1"]
+        (row,) = await rows(mailroom)
+        assert row.processed_on is not None
+
+
+class TestTransportDown:
+    async def test_an_unreachable_broker_uses_up_no_attempts(
+        self, compose_with: Callable[..., Awaitable[Mailroom]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        down = 5
+
+        async def behave(message: Message) -> None:
+            nonlocal down
+            if down:
+                down -= 1
+                raise TransportUnavailableError("connection refused")
+
+        caplog.set_level(logging.INFO, "mailroom")
+        broker = Broker(behave)
+        mailroom = await compose_with(broker)
+        await publish(mailroom, 1, 2)
+        await mailroom.drain()
+        assert sorted(broker.sent) == [1, 2]
+        assert [row.attempts for row in await rows(mailroom)] == [0, 0]
+        told = [record.getMessage() for record in caplog.records if "transport" in record.getMessage()]
+        assert told[0] == "transport unavailable"
+        assert told[-1] == "transport available again"
+
+    async def test_a_message_that_breaks_the_connection_alone_is_charged_and_its_neighbours_are_not(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        in_flight: set[int] = set()
+
+        async def behave(message: Message) -> None:
+            amount = amount_of(message)
+            in_flight.add(amount)
+            await asyncio.sleep(0)
+            broken = 1 in in_flight
+            await asyncio.sleep(0)
+            in_flight.discard(amount)
+            if broken:
+                raise ConnectionLostError("connection reset")
+
+        broker = Broker(behave)
+        mailroom = await compose_with(broker, outbox={"max_attempts": 2})
+        await publish(mailroom, 0, 1, 2, 3)
+        await mailroom.drain()
+        assert sorted(broker.sent) == [0, 2, 3]
+        assert [row.attempts for row in await rows(mailroom)] == [0, 1, 0, 0]
+        await make_due(mailroom)
+        await mailroom.drain()
+        assert (await rows(mailroom))[1].dead_lettered_on is not None
+
+    async def test_a_stop_during_an_outage_gives_every_row_back_uncharged(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        tried = asyncio.Event()
+
+        async def behave(message: Message) -> None:
+            tried.set()
+            raise TransportUnavailableError("connection refused")
+
+        mailroom = await compose_with(Broker(behave), message_bus={"retry_min_interval_seconds": 30})
+        await publish(mailroom, 1, 2)
+        async with started(mailroom.processor):
+            await tried.wait()
+        for row in await rows(mailroom):
+            assert (row.attempts, row.lock_token, row.locked_until, row.processed_on) == (0, None, None, None)
+
+
+class TestLeases:
+    def leases(self, mailroom: Mailroom) -> Leases:
+        return Leases(mailroom.database, lease_seconds=60)
+
+    async def test_a_row_is_claimed_once(self, compose: Compose) -> None:
+        mailroom = await compose(outbox_on=True)
+        await publish(mailroom, *range(10))
+        relays = [self.leases(mailroom) for _ in range(4)]
+        claims = await asyncio.gather(*(relay.claim(Kind.INTEGRATION, 5) for relay in relays))
+        assert sorted(claimed.id for claim in claims for claimed in claim) == list(range(1, 11))
+
+    async def test_a_transaction_that_commits_late_is_not_skipped(self, compose: Compose) -> None:
+        mailroom = await compose(noting(), outbox_on=True)
+        await publish(mailroom, 2, 1)
+        await change_rows(mailroom, OutboxMessage.id == 1, available_on=mailroom.database.claims.later(60))
+        await mailroom.drain()
+        await make_due(mailroom)
+        await mailroom.drain()
+        assert await effects(mailroom) == ["1 at attempt 1", "2 at attempt 1"]
+
+    async def test_a_stale_token_changes_nothing(self, compose: Compose) -> None:
+        mailroom = await compose(outbox_on=True)
+        await publish(mailroom, 1)
+        leases = self.leases(mailroom)
+        (stale,) = await leases.claim(Kind.INTEGRATION, 5)
+        await expire_leases(mailroom)
+        successor = await leases.take_over(Kind.INTEGRATION)
+        assert successor is not None
+        assert await leases.write_back([Outcome(claimed=stale, verdict=Verdict.PROCESSED)]) == 1
+        (row,) = await rows(mailroom)
+        assert row.processed_on is None
+        assert row.lock_token == successor.token
+        assert await leases.write_back([Outcome(claimed=successor, verdict=Verdict.PROCESSED)]) == 0
+
+    async def test_renewing_keeps_a_lease(self, compose: Compose) -> None:
+        mailroom = await compose(outbox_on=True)
+        await publish(mailroom, 1)
+        leases = self.leases(mailroom)
+        (claimed,) = await leases.claim(Kind.INTEGRATION, 5)
+        await expire_leases(mailroom)
+        await leases.renew([claimed.token])
+        assert await leases.take_over(Kind.INTEGRATION) is None
+        due = await leases.due()
+        assert not due[Kind.INTEGRATION].expired
+        assert not due[Kind.INTEGRATION].fresh
+
+    async def test_leases_are_renewed_while_work_is_in_flight(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        entered, go = asyncio.Event(), asyncio.Event()
+
+        async def behave(message: Message) -> None:
+            entered.set()
+            await go.wait()
+
+        mailroom = await compose_with(
+            Broker(behave), outbox={"lease_seconds": 1}, handler_timeout_seconds=0.5
+        )
+        await publish(mailroom, 1)
+        async with started(mailroom.processor):
+            await entered.wait()
+            before = (await rows(mailroom))[0].locked_until
+
+            async def is_renewed() -> bool:
+                after = (await rows(mailroom))[0].locked_until
+                return before is not None and after is not None and after > before
+
+            await until(is_renewed)
+            go.set()
+
+    async def test_after_a_kill_each_row_costs_one_attempt_and_is_handled_alone(self, compose: Compose) -> None:
+        alone, together = 0, 0
+        handlers = Handlers()
+
+        @handlers.on(Deposited)
+        async def watch(event: Deposited, context: Context[Any]) -> None:
+            nonlocal alone, together
+            alone += 1
+            together = max(together, alone)
+            await asyncio.sleep(0)
+            effect(context, f"{event.amount} at attempt {context.attempt}")
+            alone -= 1
+
+        mailroom = await compose(handlers, outbox_on=True)
+        await publish(mailroom, 1, 2, 3)
+        await self.leases(mailroom).claim(Kind.INTEGRATION, 5)
+        await expire_leases(mailroom)
+        await mailroom.drain()
+        assert together == 1
+        assert await effects(mailroom) == [f"{amount} at attempt 2" for amount in (1, 2, 3)]
+        assert [row.attempts for row in await rows(mailroom)] == [1, 1, 1]
+
+    async def test_a_row_that_kills_its_relay_every_time_is_dead_lettered_and_its_neighbours_are_not_charged_again(
+        self, compose: Compose
+    ) -> None:
+        mailroom = await compose(noting(), outbox_on=True, outbox={"max_attempts": 3})
+        await publish(mailroom, 1, 2)
+        leases = self.leases(mailroom)
+        await leases.claim(Kind.INTEGRATION, 5)
+        for _ in range(2):
+            await expire_leases(mailroom)
+            assert (killer := await leases.take_over(Kind.INTEGRATION)) is not None
+            assert killer.id == 1
+            await change_rows(mailroom, OutboxMessage.id == 2, locked_until=mailroom.database.claims.later(60))
+        await expire_leases(mailroom)
+        await mailroom.drain()
+        killing, neighbour = await rows(mailroom)
+        assert killing.dead_lettered_on is not None
+        assert killing.attempts == 3
+        assert "stopped without finishing" in str(killing.last_error)
+        assert neighbour.processed_on is not None
+        assert neighbour.attempts == 1
+
+
+class TestOrder:
+    async def test_a_key_is_claimed_by_its_oldest_unprocessed_row_alone(self, compose: Compose) -> None:
+        mailroom = await compose(outbox_on=True)
+        await publish(mailroom, 1, 2, key="a")
+        await publish(mailroom, 3, 4, key="b")
+        await publish(mailroom, 5)
+        leases = Leases(mailroom.database, lease_seconds=60)
+        assert [one.id for one in await leases.claim(Kind.INTEGRATION, 10)] == [1, 3, 5]
+        assert await leases.claim(Kind.INTEGRATION, 10) == []
+        await expire_leases(mailroom)
+        assert await leases.claim(Kind.INTEGRATION, 10) == []
+
+    async def test_a_failing_event_holds_back_its_successors_until_it_is_dead_lettered(self, compose: Compose) -> None:
+        mailroom = await compose(
+            noting(lambda amount: ValueError("no luck") if amount == 1 else None),
+            outbox_on=True,
+            outbox={"max_attempts": 2},
+        )
+        await publish(mailroom, 1, 2, 3, key="a")
+        await publish(mailroom, 4, key="b")
+        await mailroom.drain()
+        assert await effects(mailroom) == ["4 at attempt 1"]
+        await make_due(mailroom)
+        await mailroom.drain()
+        assert await effects(mailroom) == ["4 at attempt 1", "2 at attempt 1", "3 at attempt 1"]
+
+    async def test_order_is_per_kind(self, compose: Compose) -> None:
+        mailroom = await compose(outbox_on=True)
+        async with mailroom.transaction() as session:
+            mailroom.publish(session, Renamed(new_name="x"), ordering_key="a")
+            mailroom.publish(session, Deposited(amount=1), ordering_key="a")
+        leases = Leases(mailroom.database, lease_seconds=60)
+        assert [one.id for one in await leases.claim(Kind.INTEGRATION, 10)] == [2]
+
+
+class TestStopping:
+    async def test_what_is_in_flight_is_finished_and_the_rest_is_given_back(self, compose: Compose) -> None:
+        entered, go = asyncio.Event(), asyncio.Event()
+        handlers = Handlers()
+
+        @handlers.on(Deposited)
+        async def wait(event: Deposited, context: Context[Any]) -> None:
+            entered.set()
+            await go.wait()
+            effect(context, str(event.amount))
+
+        mailroom = await compose(handlers, outbox_on=True, message_bus={"concurrency": 1})
+        await publish(mailroom, 1, 2, 3)
+        await mailroom.processor.start()
+        await entered.wait()
+        stopping = asyncio.create_task(mailroom.processor.stop())
+        await asyncio.sleep(0)
+        go.set()
+        await stopping
+        assert await effects(mailroom) == ["1"]
+        done, *left = await rows(mailroom)
+        assert done.processed_on is not None
+        for row in left:
+            assert (row.attempts, row.lock_token, row.processed_on, row.last_error) == (0, None, None, None)
+
+    async def test_what_does_not_finish_in_time_is_undone_and_costs_nothing(self, compose: Compose) -> None:
+        entered = asyncio.Event()
+        handlers = Handlers()
+
+        @handlers.on(Deposited)
+        async def hang(event: Deposited, context: Context[Any]) -> None:
+            effect(context, "hung")
+            entered.set()
+            await asyncio.Event().wait()
+
+        mailroom = await compose(handlers, outbox_on=True, inbox_on=True, shutdown_timeout_seconds=0.05)
+        await publish(mailroom, 1)
+        await mailroom.processor.start()
+        await entered.wait()
+        await mailroom.processor.stop()
+        await mailroom.processor.stop()
+        (row,) = await rows(mailroom)
+        assert (row.attempts, row.lock_token, row.processed_on, row.last_error) == (0, None, None, None)
+        assert await effects(mailroom) == []
+
+    async def test_a_stopped_relay_can_be_started_again(self, compose: Compose) -> None:
+        mailroom = await compose(noting(), outbox_on=True)
+        await mailroom.processor.stop()
+        for amount in (1, 2):
+            async with started(mailroom.processor):
+                await publish(mailroom, amount)
+
+                async def is_stamped() -> bool:
+                    return all(row.processed_on for row in await rows(mailroom))
+
+                await until(is_stamped)
+        assert await effects(mailroom) == ["1 at attempt 1", "2 at attempt 1"]
+
+
+class TestWaking:
+    async def test_a_commit_wakes_the_relay_at_once(self, compose: Compose) -> None:
+        handled = asyncio.Event()
+        handlers = Handlers()
+
+        @handlers.on(Deposited)
+        async def note(event: Deposited, context: Context[Any]) -> None:
+            handled.set()
+
+        mailroom = await compose(handlers, outbox_on=True, outbox={"polling_interval_seconds": 3600})
+        async with started(mailroom.processor):
+            await publish(mailroom, 1)
+            await handled.wait()
+
+    async def test_what_another_process_commits_is_found_by_polling(self, compose: Compose) -> None:
+        mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 0.01})
+        other = await compose(outbox_on=True)
+        async with started(mailroom.processor):
+            await publish(other, 1)
+
+            async def is_stamped() -> bool:
+                return all(row.processed_on for row in await rows(mailroom))
+
+            await until(is_stamped)
+
+    async def test_an_idle_relay_asks_once_per_interval(self, compose: Compose) -> None:
+        mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 3600})
+        asked = []
+        ask, claim = mailroom.processor._leases.due, mailroom.processor._leases.claim
+
+        async def counting_ask():  # type: ignore[no-untyped-def]
+            asked.append("due")
+            return await ask()
+
+        async def counting_claim(kind: Kind, limit: int):  # type: ignore[no-untyped-def]
+            asked.append("claim")
+            return await claim(kind, limit)
+
+        mailroom.processor._leases.due = counting_ask  # type: ignore[method-assign]
+        mailroom.processor._leases.claim = counting_claim  # type: ignore[method-assign]
+        async with started(mailroom.processor):
+
+            async def has_asked() -> bool:
+                return bool(asked)
+
+            await until(has_asked)
+        assert asked == ["due"]
+
+
+async def test_replaying_a_row_that_a_relay_holds_is_refused(compose: Compose) -> None:
+    mailroom = await compose(outbox_on=True)
+    await publish(mailroom, 1, 2)
+    (held, *_) = await Leases(mailroom.database, lease_seconds=60).claim(Kind.INTEGRATION, 1)
+    result = await mailroom.outbox.replay([1, 2, 99])
+    assert (result.replayed, result.leased, result.missing) == ([2], [1], [99])
+    assert (await rows(mailroom))[0].lock_token == held.token
