@@ -46,7 +46,7 @@ test: .venv/dev.done ## run every test of the template, the framework and a rend
 	done; \
 	echo; echo "== summary"; \
 	for step in lint framework template; do \
-		printf "%-10s %s\n" $$step "$$(grep -v '^make' .cache/$$step.log | tail -n 1)"; \
+		printf "%-10s %s\n" $$step "$$(grep -v -e '^make' -e '^ *$$' .cache/$$step.log | tail -n 1)"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi; \
 	echo "everything passed"
@@ -55,10 +55,11 @@ test-lint: .venv/dev.done
 	@$(BIN)/ruff check --quiet --config pyproject.toml $(LINTED)
 	@$(BIN)/ruff format --quiet --check --config pyproject.toml $(LINTED)
 	@MYPYPATH="$(PROJECT)/src" $(BIN)/mypy --config-file pyproject.toml "$(PROJECT)/src/mailroom"
+	@echo "style and types are right"
 
 # A run that collects no test fails: pytest exits with 5.
 test-framework: .venv/dev.done ## run the framework's tests where they lie
-	@cd "$(PROJECT)" && PYTHONPATH=src $(BIN)/python -m pytest -c ../pyproject.toml --rootdir . -q -n $(JOBS) tests/mailroom
+	@cd "$(PROJECT)" && PYTHONPATH="$(CURDIR)/$(PROJECT)/src" $(BIN)/python -m pytest -c ../pyproject.toml --rootdir . --confcutdir tests/mailroom -q -n $(JOBS) tests/mailroom
 
 test-template: .venv/dev.done ## run the template's tests: answers, both engines, hooks, the rendered project
 	@$(BIN)/python -m pytest -q -n $(JOBS) tests

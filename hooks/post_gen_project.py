@@ -65,21 +65,25 @@ def source(template: Path) -> str | None:
     return f"git+{address}"
 
 
+def commit(template: Path) -> str | None:
+    """The template's commit, by tag where there is one, never a branch; None if it is no repository of its own."""
+    root = git(template, "rev-parse", "--show-toplevel")
+    if root is None or Path(root).resolve() != template:
+        return None
+    return git(template, "describe", "--tags", "--always")
+
+
 def record_origin(project: Path, template: Path | None) -> str:
-    """Write template and commit into the answers file; return what the user should know about it, if anything."""
-    root = template and git(template, "rev-parse", "--show-toplevel")
-    commit = template and root and Path(root).resolve() == template and git(template, "describe", "--tags", "--always")
-    found = source(template) if template and commit else None
-    if not commit or not found:
+    """Write commit and source into the answers file; return what the user should know about them, if anything."""
+    origin = {"_commit": commit(template), "_src_path": source(template)} if template else {}
+    if template is None or not all(origin.values()):
         return "Note: the template is not a git repository of its own, so `copier update` cannot update this project."
     answers = project / ".copier-answers.yml"
     comment, rest = answers.read_text(encoding="utf-8").split("\n", 1)
-    quoted = [
-        f"{key}: '{value.replace(chr(39), chr(39) * 2)}'" for key, value in (("_commit", commit), ("_src_path", found))
-    ]
-    answers.write_bytes("\n".join([comment, *quoted, rest]).encode())
+    lines = [f"{key}: '{str(value).replace(chr(39), chr(39) * 2)}'" for key, value in origin.items()]
+    answers.write_bytes("\n".join([comment, *lines, rest]).encode())
     if git(template, "status", "--porcelain"):
-        return f"Note: the template has uncommitted changes; this project is recorded as made from {commit}."
+        return f"Note: the template has uncommitted changes; this project is recorded as made from {origin['_commit']}."
     return ""
 
 

@@ -2,13 +2,16 @@
 
 import ast
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from checkout import ROOT, TAG, Render, git
+from checkout import ROOT, TAG, Render, git, succeed
 
 SLUG = "{{cookiecutter.project_slug}}"
+COOKIECUTTER = Path(sys.executable).with_name("cookiecutter")
 
 
 def origin(project: Path) -> tuple[str | None, str | None]:
@@ -71,6 +74,35 @@ def test_a_template_inside_another_repository_has_no_origin(render: Render, clon
     git("init", "--quiet", cwd=clone.parent)
     git("commit", "--quiet", "--allow-empty", "--message", "Something else", cwd=clone.parent)
     assert origin(render(into, source=clone)) == (None, None)
+
+
+def test_an_abbreviation_that_only_cookiecutter_knows_is_recorded_as_the_address_behind_it(
+    template: Path, into: Path
+) -> None:
+    config = into.parent / "cookiecutter.yaml"
+    places = {"cookiecutters_dir": str(into.parent / "clones"), "replay_dir": str(into.parent / "replay")}
+    address = f"git+{template.parent.as_uri()}/{{0}}"
+    config.write_text(yaml.safe_dump({**places, "abbreviations": {"here": address}}), encoding="utf-8")
+    options = ("--no-input", "--config-file", config, "--output-dir", into)
+    succeed(COOKIECUTTER, *options, f"here:{template.name}", cwd=into.parent)
+    assert origin(into / "shop") == (TAG, f"git+{template.as_uri()}")
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda clone: (clone / "LICENSE").write_text("changed"), "uncommitted changes"),
+        (lambda clone: shutil.rmtree(clone / ".git"), "cannot update this project"),
+    ],
+    ids=["uncommitted changes", "no repository"],
+)
+def test_an_origin_that_an_update_cannot_rely_on_is_said_aloud(
+    clone: Path, into: Path, engines_home: dict[str, str], change: Callable[[Path], object], note: str
+) -> None:
+    command = (COOKIECUTTER, "--no-input", "--output-dir")
+    assert "Note:" not in succeed(*command, into / "before", clone, cwd=into, env=engines_home)
+    change(clone)
+    assert note in succeed(*command, into / "after", clone, cwd=into, env=engines_home)
 
 
 def test_what_tools_left_in_the_template_does_not_come_through(

@@ -10,16 +10,20 @@ from examples import COMBINATIONS
 from readme import commands
 
 BIN = Path(sys.executable).parent
-# One environment for all rendered projects: this one, with the project's sources in front.
-SHARED = {"PYTHONPATH": "src", "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+PATH = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
 # An environment of its own, made as a user's is. The Python is this one, and none is downloaded.
-FRESH = {"UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+FRESH = {**PATH, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
 LINTERS = [
     ("ruff", "check", "--no-cache"),
     ("ruff", "format", "--check", "--no-cache"),
     ("mypy", "--strict", "--cache-dir", os.devnull, "src"),
     ("lint-imports", "--no-cache"),
 ]
+
+
+def shared(project: Path) -> dict[str, str]:
+    """One environment for all rendered projects: this one, with the project's sources in front."""
+    return {**PATH, "PYTHONPATH": str(project / "src")}
 
 
 @pytest.fixture(scope="session", params=["defaults", "odd", "longest"])
@@ -29,11 +33,11 @@ def rendered(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory
 
 @pytest.mark.parametrize("linter", LINTERS, ids=lambda linter: " ".join(linter[:2]))
 def test_it_passes_its_own_linters_as_it_comes_out(rendered: Path, linter: tuple[str, ...]) -> None:
-    succeed(BIN / linter[0], *linter[1:], cwd=rendered, env=SHARED)
+    succeed(BIN / linter[0], *linter[1:], cwd=rendered, env=shared(rendered))
 
 
 def test_it_passes_its_own_tests(own_shop: Path) -> None:
-    said = succeed(sys.executable, "-m", "pytest", "-q", "-n", "2", cwd=own_shop, env=SHARED)
+    said = succeed(sys.executable, "-m", "pytest", "-q", "-n", "2", cwd=own_shop, env=shared(own_shop))
     assert " passed" in said
 
 
@@ -60,7 +64,7 @@ def test_every_file_of_the_template_is_in_it(shop: Path) -> None:
 
 def test_uv_runs_its_demo_in_a_fresh_environment_with_and_without_the_outbox(own_shop: Path) -> None:
     for command in commands(own_shop / "README.md", "See it work"):
-        said = succeed("sh", "-c", command, cwd=own_shop, env={**FRESH, "PATH": SHARED["PATH"]})
+        said = succeed("sh", "-c", command, cwd=own_shop, env=FRESH)
         assert "outbox" in said
 
 
@@ -68,4 +72,4 @@ def test_plain_pip_runs_what_its_readme_says(own_shop: Path) -> None:
     listed = commands(own_shop / "README.md", "The same with plain pip")
     assert listed
     for command in listed:
-        succeed("sh", "-c", command, cwd=own_shop, env={"PATH": SHARED["PATH"]})
+        succeed("sh", "-c", command, cwd=own_shop, env=PATH)

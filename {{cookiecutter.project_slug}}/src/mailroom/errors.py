@@ -1,21 +1,21 @@
 """Every error that mailroom raises on purpose, drawn once.
 
-    MailroomError
-    ├── ConfigurationError            the settings cannot work; the message names setting, consequence, remedy
-    ├── SchemaError                   the database is not migrated to what this code needs
-    ├── DatabaseUnavailableError      the database cannot be reached
-    ├── CaptureError                  an event was raised where no commit could keep it; the commit failed
-    │   └── CascadeError              handlers kept raising events without end
-    ├── OpenTransactionError          publish(event) inside an open transaction, where it could not be atomic
-    ├── EventError
-    │   ├── SerializationError        the event cannot be written as JSON; the commit failed (contract O3)
-    │   ├── UndecodableError          a payload or header cannot be read; dead-lettered at once (R5)
-    │   └── UnknownEventError         a name or version that this code does not know; retried, then dead-lettered (R5)
-    ├── Reject                        raised by a handler: dead-letter this message now, without retries
-    ├── HandlerTimeoutError           a handler ran longer than its timeout; a failure like any other (I8)
-    ├── RolledBackError               a handler rolled back the transaction that all handlers of a message share
-    └── TransportUnavailableError     the broker is unreachable; not the message's fault (R4)
-        └── ConnectionLostError       the connection broke while this message was in flight; it is a suspect (R4)
+MailroomError
+├── ConfigurationError            the settings cannot work; the message names setting, consequence, remedy
+├── SchemaError                   the database is not migrated to what this code needs
+├── DatabaseUnavailableError      the database cannot be reached
+├── CaptureError                  an event was raised where no commit could keep it; the commit failed
+│   └── CascadeError              handlers kept raising events without end
+├── OpenTransactionError          publish(event) inside an open transaction, where it could not be atomic
+├── EventError
+│   ├── SerializationError        the event cannot be written as JSON; the commit failed (contract O3)
+│   ├── UndecodableError          a payload or header cannot be read; dead-lettered at once (R5)
+│   └── UnknownEventError         a name or version that this code does not know; retried, then dead-lettered (R5)
+├── Reject                        raised by a handler: dead-letter this message now, without retries
+├── HandlerTimeoutError           a handler ran longer than its timeout; a failure like any other (I8)
+├── RolledBackError               a handler rolled back the transaction that all handlers of a message share
+└── TransportUnavailableError     the broker is unreachable; not the message's fault (R4)
+    └── ConnectionLostError       the connection broke while this message was in flight; it is a suspect (R4)
 """
 
 

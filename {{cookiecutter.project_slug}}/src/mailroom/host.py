@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, overload
 
@@ -63,7 +63,8 @@ class Mailroom:
         postures.refuse(self.posture)
         self._command = command
         self.handlers = Handlers.merged(handlers)
-        self.catalog = EventCatalog({*events, *(handler.event for handler in self.handlers)})
+        self._check_timeouts()
+        self.catalog = EventCatalog(dict.fromkeys([*events, *(handler.event for handler in self.handlers)]))
         self.database = Database(settings.database)
         self.outbox = OutboxAdministration(self.database)
         self._dispatcher = DirectDispatcher(
@@ -200,9 +201,7 @@ class Mailroom:
 
     async def close(self) -> None:
         """Waits for events that are being dispatched, and gives back every connection."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.shutdown_timeout_seconds):
-                await self._dispatcher.wait()
+        await self._dispatcher.stop(self.settings.shutdown_timeout_seconds)
         await self.database.dispose()
 
     @asynccontextmanager
@@ -217,6 +216,16 @@ class Mailroom:
             for service in reversed(started):
                 await service.stop()
             await self.close()
+
+    def _check_timeouts(self) -> None:
+        lease = self.settings.outbox.lease_seconds
+        for handler in self.handlers:
+            if handler.timeout_seconds is not None and handler.timeout_seconds >= lease:
+                raise ConfigurationError(
+                    f"{handler.name} may run for {handler.timeout_seconds:g} seconds, which is not below "
+                    f"outbox.lease_seconds = {lease:g}: another relay could take its message over meanwhile. "
+                    "Lower the handler's timeout_seconds, or raise the lease."
+                )
 
     def _default_inbox(self) -> InboxStore:
         return SqlInboxStore(self.database, self._sessions) if self.posture.inbox.enabled else NoOpInboxStore()

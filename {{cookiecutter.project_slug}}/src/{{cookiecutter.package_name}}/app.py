@@ -1,6 +1,7 @@
 """The wiring: which modules this service is made of."""
 
 from mailroom import Mailroom
+
 from {{ cookiecutter.package_name }} import orders
 from {{ cookiecutter.package_name }}.models import Base
 from {{ cookiecutter.package_name }}.settings import Settings

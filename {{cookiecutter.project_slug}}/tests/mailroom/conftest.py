@@ -1,16 +1,15 @@
 """Composes mailrooms on a database of their own."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import support
+from support import Compose
 
 from mailroom import Handlers, Mailroom, Settings
-
-Compose = Callable[..., Awaitable[Mailroom]]
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """A small bank: what the framework's own tests raise, handle and store."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -7,8 +9,13 @@ from sqlalchemy import ForeignKey, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from mailroom import Context, DomainEvent, IntegrationEvent, Mailroom, RaisesEvents
+from mailroom import Context, DomainEvent, IntegrationEvent, Mailroom, RaisesEvents, Settings
+from mailroom.envelope import Message
+from mailroom.messaging.consumer import Consumer
 from mailroom.persistence.tables import InboxMessage, MailroomBase, OutboxMessage
+
+Compose = Callable[..., Awaitable[Mailroom]]
+"""The fixture `compose`."""
 
 
 class Base(DeclarativeBase):
@@ -92,6 +99,35 @@ async def make_due(mailroom: Mailroom) -> None:
 
 async def expire_leases(mailroom: Mailroom) -> None:
     """What the database looks like after the relays that hold rows were killed, and their leases ran out."""
-    await change_rows(
-        mailroom, OutboxMessage.lock_token.is_not(None), locked_until=mailroom.database.claims.later(-1)
-    )
+    await change_rows(mailroom, OutboxMessage.lock_token.is_not(None), locked_until=mailroom.database.claims.later(-1))
+
+
+class Broker:
+    """A stand-in for a broker: what a test wants it to do with a message, and what it was given."""
+
+    def __init__(self, behave: Callable[[Message], Awaitable[None]] | None = None) -> None:
+        self.name = "stand_in"
+        self.sent: list[int] = []
+        self.behave = behave
+
+    def __call__(self, settings: Settings, consumer: Consumer) -> "Broker":
+        return self
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def publish(self, message: Message, attempt: int) -> None:
+        if self.behave is not None:
+            await self.behave(message)
+        self.sent.append(amount_of(message))
+
+
+def amount_of(message: Any) -> int:
+    return int(message.payload.split(":")[1].split(",")[0])
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Waits for what other tasks do; the test's own timeout is the bound."""
+    while not await condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)

@@ -1,15 +1,16 @@
 """Contract O1-O3: what is captured, when, and what fails the commit."""
 
 import gc
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from conftest import Compose
-from sqlalchemy import event, select
+from sqlalchemy import event, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from support import Account, Deposited, Renamed, count, effect, effects, rows
+from support import Account, Compose, Deposited, Effect, Renamed, count, effect, effects, rows
 
 from mailroom import Context, Handlers, Mailroom
 from mailroom.errors import CaptureError, OpenTransactionError, SerializationError
@@ -25,7 +26,7 @@ async def amounts(mailroom: Mailroom) -> list[str]:
 
 
 def payload(amount: int) -> str:
-    return f'{{"amount":{amount},"account":"anna"}}'
+    return json.dumps({"amount": amount, "account": "anna"}, separators=(",", ":"))
 
 
 async def stored_account(mailroom: Mailroom) -> Account:
@@ -222,10 +223,13 @@ class TestRollingBack:
         assert await rows(mailroom) == []
 
     async def test_an_exception_in_the_block_stores_nothing(self, mailroom: Mailroom) -> None:
-        with pytest.raises(RuntimeError):
+        async def change_my_mind() -> None:
             async with mailroom.transaction() as session:
                 mailroom.publish(session, Deposited(amount=5))
                 raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            await change_my_mind()
         assert await rows(mailroom) == []
 
     @pytest.mark.parametrize("flushed", [False, True])
@@ -295,13 +299,29 @@ class TestRefusals:
         self, compose: Compose, outbox_on: bool, name: str
     ) -> None:
         mailroom = await compose(outbox_on=outbox_on)
-        with pytest.raises(SerializationError, match=r"bank\.renamed"):
-            async with mailroom.transaction() as session:
-                account = Account()
-                session.add(account)
-                account.raise_event(Renamed(new_name=name))
+        async with mailroom.sessions()() as session:
+            account = Account()
+            session.add(account)
+            account.raise_event(Renamed(new_name=name))
+            with pytest.raises(SerializationError, match=r"bank\.renamed"):
+                await session.commit()
         async with mailroom.reader() as session:
             assert await count(session, Account) == 0
+
+    async def test_a_commit_that_fails_leaves_no_open_transaction_behind(self, compose: Compose) -> None:
+        mailroom = await compose(database={"pool_size": 1, "max_overflow": 2}, message_bus={"concurrency": 1})
+        for refused in ("\0", "refused by the database"):
+            async with mailroom.sessions()() as session:
+                if refused == "\0":
+                    mailroom.publish(session, Renamed(new_name=refused))
+                    expected: type[Exception] = SerializationError
+                else:
+                    await session.execute(text("PRAGMA defer_foreign_keys = ON"))
+                    session.add(Effect(message_id=uuid4(), account_id=uuid4()))
+                    expected = IntegrityError
+                with pytest.raises(expected):
+                    await session.commit()
+            await stored_account(mailroom)
 
     async def test_publish_on_its_own_is_refused_inside_an_open_transaction(self, mailroom: Mailroom) -> None:
         async with mailroom.transaction() as session:

@@ -6,9 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from conftest import Compose
 from sqlalchemy import insert
-from support import Deposited, inbox_ids, rows
+from support import Compose, Deposited, inbox_ids, rows
 
 from mailroom import Mailroom
 from mailroom.outbox import cleanup

@@ -6,10 +6,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from conftest import Compose
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from support import Account, Deposited, Effect, Renamed, effect, effects, inbox_ids, rows
+from support import Account, Compose, Deposited, Effect, Renamed, effect, effects, inbox_ids, rows
 
 from mailroom import Context, Handlers, InboxStore, Reject
 from mailroom.envelope import Message

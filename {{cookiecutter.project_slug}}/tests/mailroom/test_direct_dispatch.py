@@ -5,8 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from conftest import Compose
-from support import Account, Deposited, Renamed, count, effect, effects, rows
+from support import Account, Compose, Deposited, Renamed, count, effect, effects, rows
 
 from mailroom import Context, Handlers, IntegrationEvent, Mailroom
 from mailroom.errors import OpenTransactionError
@@ -55,10 +54,10 @@ async def test_nothing_is_dispatched_after_a_rollback_or_a_released_savepoint(ma
 
 
 async def test_the_connection_is_back_in_its_pool_when_handlers_run(compose: Compose) -> None:
-    mailroom = await compose(
-        handlers, database={"pool_size": 3, "max_overflow": 0, "pool_timeout_seconds": 1}, message_bus={"concurrency": 1}
-    )
-    async with mailroom.database.engine.connect(), mailroom.database.engine.connect(), mailroom.transaction() as session:
+    small = {"pool_size": 3, "max_overflow": 0, "pool_timeout_seconds": 1}
+    mailroom = await compose(handlers, database=small, message_bus={"concurrency": 1})
+    connect = mailroom.database.engine.connect
+    async with connect(), connect(), mailroom.transaction() as session:
         mailroom.publish(session, Deposited(amount=5))
     assert await effects(mailroom) == ["deposited 5"]
 
@@ -182,3 +181,27 @@ async def test_the_inbox_records_each_handled_event_when_it_is_switched_on(compo
     await mailroom.publish(event)
     await mailroom.publish(event)
     assert await effects(mailroom) == ["deposited 1"]
+
+
+async def test_what_is_not_handled_when_the_time_to_stop_is_over_is_undone_and_named(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered = asyncio.Event()
+    slow = Handlers()
+
+    @slow.on(Deposited)
+    async def hang(event: Deposited, context: Context[Any]) -> None:
+        effect(context, "hung")
+        entered.set()
+        await asyncio.Event().wait()
+
+    mailroom = await compose(slow, shutdown_timeout_seconds=0.01)
+    publishing = asyncio.create_task(mailroom.publish(Deposited(amount=1)))
+    await entered.wait()
+    await mailroom.close()
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    assert await effects(mailroom) == []
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "lost" in record.getMessage()
+    assert record.event_types == "bank.deposited"

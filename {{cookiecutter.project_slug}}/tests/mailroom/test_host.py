@@ -7,9 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from conftest import Compose
-from support import Deposited, effect, effects, inbox_ids, rows
-from test_relay import Broker, until
+from support import Broker, Compose, Deposited, effect, effects, inbox_ids, rows, until
 
 from mailroom import ConfigurationError, Context, Handlers, Mailroom
 from mailroom.errors import SchemaError
@@ -170,9 +168,7 @@ async def test_a_service_that_cannot_start_stops_those_before_it(compose: Compos
         async def start(self) -> None:
             raise RuntimeError("no broker here")
 
-    mailroom = await compose(
-        handlers, message_bus={"provider": "stand_in"}, transports={"stand_in": Refusing()}
-    )
+    mailroom = await compose(handlers, message_bus={"provider": "stand_in"}, transports={"stand_in": Refusing()})
     mailroom.services.reverse()
     with pytest.raises(RuntimeError, match="no broker here"):
         async with mailroom.running():
@@ -223,3 +219,10 @@ async def test_switching_the_outbox_on_or_off_is_a_restart_and_no_schema_work(
             stored.append(len(await rows(mailroom)))
     assert stored == [1, 1, 2]
     assert lines(caplog, logging.WARNING) == []
+
+
+async def test_a_handler_timeout_that_is_not_below_the_lease_is_refused(compose: Compose) -> None:
+    patient = Handlers()
+    patient.on(Deposited, timeout_seconds=300)(note)
+    with pytest.raises(ConfigurationError, match=r"note may run for 300 seconds.*outbox\.lease_seconds = 300"):
+        await compose(patient)

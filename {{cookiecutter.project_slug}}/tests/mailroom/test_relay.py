@@ -7,54 +7,30 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from conftest import Compose
 from support import (
+    Broker,
+    Compose,
     Deposited,
     Renamed,
+    amount_of,
     change_rows,
     effect,
     effects,
     expire_leases,
     make_due,
     rows,
+    until,
 )
 
 from mailroom import Context, Handlers, Mailroom, Reject
 from mailroom.envelope import Message
 from mailroom.errors import ConnectionLostError, TransportUnavailableError
 from mailroom.events import Kind
-from mailroom.messaging.consumer import Consumer
-from mailroom.outbox.leases import Leases, Outcome, Verdict
+from mailroom.outbox.leases import Leases, Settlement, Verdict
 from mailroom.outbox.processor import OutboxProcessor
 from mailroom.persistence.tables import OutboxMessage
-from mailroom.settings import Settings
 
 QUICK = {"retry_min_interval_seconds": 0.001, "retry_max_interval_seconds": 0.002}
-
-
-class Broker:
-    """A stand-in for a broker: what a test wants it to do with a message, and what it was given."""
-
-    def __init__(self, behave: Callable[[Message], Awaitable[None]] | None = None) -> None:
-        self.name = "stand_in"
-        self.sent: list[int] = []
-        self.behave = behave
-
-    def __call__(self, settings: Settings, consumer: Consumer) -> "Broker":
-        return self
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def publish(self, message: Message, attempt: int) -> None:
-        if self.behave is not None:
-            await self.behave(message)
-        self.sent.append(amount_of(message))
-
-
-def amount_of(message: Any) -> int:
-    return int(message.payload.split(":")[1].split(",")[0])
 
 
 @pytest.fixture
@@ -92,12 +68,6 @@ async def started(processor: OutboxProcessor):  # type: ignore[no-untyped-def]
         yield
     finally:
         await processor.stop()
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Waits for what other tasks do; the test's own timeout is the bound."""
-    while not await condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 class TestRouting:
@@ -373,11 +343,11 @@ class TestLeases:
         await expire_leases(mailroom)
         successor = await leases.take_over(Kind.INTEGRATION)
         assert successor is not None
-        assert await leases.write_back([Outcome(claimed=stale, verdict=Verdict.PROCESSED)]) == 1
+        assert await leases.write_back([Settlement(claimed=stale, verdict=Verdict.PROCESSED)]) == 1
         (row,) = await rows(mailroom)
         assert row.processed_on is None
         assert row.lock_token == successor.token
-        assert await leases.write_back([Outcome(claimed=successor, verdict=Verdict.PROCESSED)]) == 0
+        assert await leases.write_back([Settlement(claimed=successor, verdict=Verdict.PROCESSED)]) == 0
 
     async def test_renewing_keeps_a_lease(self, compose: Compose) -> None:
         mailroom = await compose(outbox_on=True)
@@ -400,9 +370,7 @@ class TestLeases:
             entered.set()
             await go.wait()
 
-        mailroom = await compose_with(
-            Broker(behave), outbox={"lease_seconds": 1}, handler_timeout_seconds=0.5
-        )
+        mailroom = await compose_with(Broker(behave), outbox={"lease_seconds": 1}, handler_timeout_seconds=0.5)
         await publish(mailroom, 1)
         async with started(mailroom.processor):
             await entered.wait()

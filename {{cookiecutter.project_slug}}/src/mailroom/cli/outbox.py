@@ -54,7 +54,14 @@ def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
         table(
             ["id", "event", "state", "attempts", "occurred on", "last error"],
             [
-                (one.id, one.event_type, one.state, one.attempts, f"{one.occurred_on:%Y-%m-%d %H:%M:%S}", one.last_error)
+                (
+                    one.id,
+                    one.event_type,
+                    one.state,
+                    one.attempts,
+                    f"{one.occurred_on:%Y-%m-%d %H:%M:%S}",
+                    one.last_error,
+                )
                 for one in entries
             ],
         )

@@ -1,8 +1,8 @@
 """The inbox: each message id is handled once, since its row commits with the work of its handlers (ADR-021).
 
-    try_begin ─► handlers ─► complete        the row, every handler's changes and every event: one transaction
-                    │
-                    └─► abandon              nothing of it stays, and the message may come again
+try_begin ─► handlers ─► complete        the row, every handler's changes and every event: one transaction
+                │
+                └─► abandon              nothing of it stays, and the message may come again
 """
 
 from typing import Protocol

@@ -10,11 +10,11 @@ from uuid import UUID
 from sqlalchemy import Connection
 from sqlalchemy.util import await_only
 
+from mailroom import serialization
 from mailroom.envelope import Message
 from mailroom.errors import CaptureError, CascadeError
 from mailroom.log import get_logger
 from mailroom.persistence.capture import Raised
-from mailroom import serialization
 
 logger = get_logger(__name__)
 
@@ -79,9 +79,13 @@ class DirectDispatcher:
         if message.message_id in cascade.failures:
             raise cascade.failures[message.message_id]
 
-    async def wait(self) -> None:
-        """Returns when nothing is being dispatched any more."""
-        while self._running:
+    async def stop(self, within_seconds: float) -> None:
+        """Waits for what is being dispatched. What takes longer is undone; without an outbox, its events are lost."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=within_seconds)
+        for task in self._running:
+            task.cancel()
+        if self._running:
             await asyncio.wait(self._running)
 
     async def _run_to_the_end(self, cascade: _Cascade) -> None:
@@ -104,6 +108,12 @@ class DirectDispatcher:
                         message_id=str(message.message_id),
                         event_type=message.event_type,
                     )
+        except asyncio.CancelledError:
+            logger.error(
+                "stopped before all events were handled; they are lost, because the outbox is off",
+                event_types=", ".join([message.event_type, *(waiting.event_type for waiting in cascade.queue)]),
+            )
+            raise
         finally:
             cascade.is_open = False
 
@@ -116,5 +126,6 @@ class DirectDispatcher:
         if cascade is not None and cascade.raised_by_handlers + more > self._cascade_limit:
             raise CascadeError(
                 f"Handlers have raised {cascade.raised_by_handlers} events in turn, and {event_name} would exceed "
-                f"message_bus.cascade_limit = {self._cascade_limit}. Do handlers raise events for each other without end?"
+                f"message_bus.cascade_limit = {self._cascade_limit}. "
+                "Do handlers raise events for each other without end?"
             )

@@ -104,8 +104,8 @@ class Consumer:
                 ) from error
             if rolled_back:
                 raise RolledBackError(
-                    f"{handler.name} rolled back the transaction that all handlers of a message share, and with it what "
-                    "ran before. Raise to fail the message, or use a savepoint: async with session.begin_nested()."
+                    f"{handler.name} rolled back the transaction that all handlers of a message share, and with it "
+                    "what ran before. Raise to fail the message, or use a savepoint: async with session.begin_nested()."
                 )
 
     async def _was_handled_elsewhere(self, session: AsyncSession, message: Message) -> bool:

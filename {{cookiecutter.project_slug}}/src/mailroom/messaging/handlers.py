@@ -84,10 +84,16 @@ class Handlers:
         """Registers the decorated coroutine function for an event. Raises TypeError for what can never be called."""
         if not (isinstance(event, type) and issubclass(event, Event) and getattr(event, "event_name", None)):
             raise TypeError(f"{event!r} is no event with a name; handlers are registered for concrete event classes")
+        if timeout_seconds is not None and timeout_seconds <= 0:
+            raise ValueError(f"timeout_seconds must be above 0, not {timeout_seconds:g}")
 
-        def register(function: Callable[[E, Context[Any]], Awaitable[None]]) -> Callable[[E, Context[Any]], Awaitable[None]]:
+        def register(
+            function: Callable[[E, Context[Any]], Awaitable[None]],
+        ) -> Callable[[E, Context[Any]], Awaitable[None]]:
             if not iscoroutinefunction(function):
-                raise TypeError(f"{function.__qualname__} must be declared with `async def` to handle {event.event_name}")
+                raise TypeError(
+                    f"{function.__qualname__} must be declared with `async def` to handle {event.event_name}"
+                )
             self._handlers[event].append(Handler(event, function, timeout_seconds))
             return function
 

@@ -97,7 +97,9 @@ class OutboxAdministration:
             inbox=inbox,
         )
 
-    async def entries(self, *, state: State | None = None, limit: int = 50, before_id: int | None = None) -> list[Entry]:
+    async def entries(
+        self, *, state: State | None = None, limit: int = 50, before_id: int | None = None
+    ) -> list[Entry]:
         """The newest rows first, `limit` at a time; go on with the last id that you got."""
         statement = select(OutboxMessage).order_by(OutboxMessage.id.desc()).limit(limit)
         if state is not None:

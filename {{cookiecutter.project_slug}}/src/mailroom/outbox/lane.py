@@ -20,7 +20,7 @@ from mailroom.errors import ConnectionLostError, Reject, TransportUnavailableErr
 from mailroom.events import Kind
 from mailroom.log import get_logger
 from mailroom.outbox.gate import Gate
-from mailroom.outbox.leases import Claimed, Due, Leases, Outcome, Verdict
+from mailroom.outbox.leases import Claimed, Due, Leases, Settlement, Verdict
 from mailroom.outbox.writer import message_of
 from mailroom.settings import MessageBusSettings, OutboxSettings
 
@@ -63,7 +63,7 @@ class Lane:
         self._suspects: dict[int, int] = {}
         """Rows that were in flight when the connection broke, and how often it broke under each of them alone."""
         self._is_alone = False
-        self._finished: list[Outcome] = []
+        self._finished: list[Settlement] = []
         self._outages = 0
         self._has_fresh = False
         self._has_expired = False
@@ -131,10 +131,10 @@ class Lane:
             while self._sending:
                 await asyncio.wait(self._sending)
             await self._stop_writing()
-            finished = {outcome.claimed.id for outcome in self._finished}
+            finished = {settlement.claimed.id for settlement in self._finished}
             for row_id, claimed in self._held.items():
                 if row_id not in finished:
-                    self._finish(Outcome(claimed=claimed, verdict=Verdict.RELEASED))
+                    self._finish(Settlement(claimed=claimed, verdict=Verdict.RELEASED))
             self._parked.clear()
             self._suspects.clear()
             self._stopping.clear()
@@ -196,12 +196,12 @@ class Lane:
         except TransportUnavailableError as error:
             self._park(claimed, error)
         except asyncio.CancelledError:
-            self._finish(Outcome(claimed=claimed, verdict=Verdict.RELEASED))
+            self._finish(Settlement(claimed=claimed, verdict=Verdict.RELEASED))
 
-    async def _attempt(self, claimed: Claimed) -> Outcome:
+    async def _attempt(self, claimed: Claimed) -> Settlement:
         """One try. Raises TransportUnavailableError, and CancelledError when the relay itself is stopping."""
         if self._stopping.is_set():
-            return Outcome(claimed=claimed, verdict=Verdict.RELEASED)
+            return Settlement(claimed=claimed, verdict=Verdict.RELEASED)
         try:
             await self._send(message_of(claimed.row), claimed.attempts + 1)
         except TransportUnavailableError:
@@ -218,23 +218,23 @@ class Lane:
         if self._outages:
             logger.info("transport available again")
             self._outages = 0
-        return Outcome(claimed=claimed, verdict=Verdict.PROCESSED)
+        return Settlement(claimed=claimed, verdict=Verdict.PROCESSED)
 
-    def _failure(self, claimed: Claimed, error: BaseException) -> Outcome:
+    def _failure(self, claimed: Claimed, error: BaseException) -> Settlement:
         attempts = claimed.attempts + 1
         if attempts >= self._outbox.max_attempts:
             return _dead_letter(claimed, attempts, _reason(error))
-        delay = backoff_seconds(
-            attempts, base=self._outbox.backoff_base_seconds, cap=self._outbox.backoff_max_seconds
-        )
-        return Outcome(
+        delay = backoff_seconds(attempts, base=self._outbox.backoff_base_seconds, cap=self._outbox.backoff_max_seconds)
+        return Settlement(
             claimed=claimed, verdict=Verdict.FAILED, attempts=attempts, error=_reason(error), retry_in_seconds=delay
         )
 
     def _park(self, claimed: Claimed, error: TransportUnavailableError) -> None:
         """Keeps a row that no broker took. It stays leased, and costs no attempt unless it is the cause (R4)."""
         if not self._outages:
-            logger.warning("transport unavailable", reason=_reason(error), consequence="the relay waits; nothing is lost")
+            logger.warning(
+                "transport unavailable", reason=_reason(error), consequence="the relay waits; nothing is lost"
+            )
         if isinstance(error, ConnectionLostError):
             losses = self._suspects[claimed.id] = self._suspects.get(claimed.id, 0) + self._is_alone
             if losses >= ALONE_LOSSES_THAT_COUNT:
@@ -274,8 +274,8 @@ class Lane:
         except TimeoutError:
             pass
 
-    def _finish(self, outcome: Outcome) -> None:
-        self._finished.append(outcome)
+    def _finish(self, settlement: Settlement) -> None:
+        self._finished.append(settlement)
         self._to_write.set()
 
     async def _write_finished(self) -> None:
@@ -294,23 +294,25 @@ class Lane:
 
     async def _write_back(self) -> None:
         async with self._writing:
-            outcomes = tuple(self._finished)
-            lost = await self._leases.write_back(outcomes)
-            del self._finished[: len(outcomes)]
+            settlements = tuple(self._finished)
+            lost = await self._leases.write_back(settlements)
+            del self._finished[: len(settlements)]
         if lost:
-            logger.warning("lease lost before the write-back", rows=lost, consequence="another relay decides about them")
-        for outcome in outcomes:
-            _report(outcome)
-            self._held.pop(outcome.claimed.id, None)
-            self._suspects.pop(outcome.claimed.id, None)
-            if outcome.claimed.ordering_key is not None:
+            logger.warning(
+                "lease lost before the write-back", rows=lost, consequence="another relay decides about them"
+            )
+        for settlement in settlements:
+            _report(settlement)
+            self._held.pop(settlement.claimed.id, None)
+            self._suspects.pop(settlement.claimed.id, None)
+            if settlement.claimed.ordering_key is not None:
                 self._has_fresh = True
             await self._gate.leave()
         self._changed.set()
 
 
-def _dead_letter(claimed: Claimed, attempts: int, reason: str) -> Outcome:
-    return Outcome(claimed=claimed, verdict=Verdict.DEAD_LETTERED, attempts=attempts, error=reason)
+def _dead_letter(claimed: Claimed, attempts: int, reason: str) -> Settlement:
+    return Settlement(claimed=claimed, verdict=Verdict.DEAD_LETTERED, attempts=attempts, error=reason)
 
 
 def _reason(error: BaseException) -> str:
@@ -321,16 +323,16 @@ def _facts(claimed: Claimed) -> dict[str, str]:
     return {"message_id": str(claimed.row.message_id), "event_type": claimed.row.event_type}
 
 
-def _report(outcome: Outcome) -> None:
-    metrics.relayed(outcome.claimed.row.kind, outcome.claimed.row.event_type, outcome.verdict.value)
-    facts = _facts(outcome.claimed)
-    if outcome.verdict is Verdict.FAILED:
+def _report(settlement: Settlement) -> None:
+    metrics.relayed(settlement.claimed.row.kind, settlement.claimed.row.event_type, settlement.verdict.value)
+    facts = _facts(settlement.claimed)
+    if settlement.verdict is Verdict.FAILED:
         logger.warning(
             "message failed, will be retried",
             **facts,
-            attempt=outcome.attempts,
-            retry_in_seconds=round(outcome.retry_in_seconds, 1),
-            reason=outcome.error,
+            attempt=settlement.attempts,
+            retry_in_seconds=round(settlement.retry_in_seconds, 1),
+            reason=settlement.error,
         )
-    elif outcome.verdict is Verdict.DEAD_LETTERED:
-        logger.error("message dead-lettered", **facts, attempt=outcome.attempts, reason=outcome.error)
+    elif settlement.verdict is Verdict.DEAD_LETTERED:
+        logger.error("message dead-lettered", **facts, attempt=settlement.attempts, reason=settlement.error)

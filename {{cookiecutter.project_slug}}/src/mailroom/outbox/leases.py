@@ -39,7 +39,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Settlement:
     """A verdict on one claimed row, with what is written beside it."""
 
     claimed: Claimed
@@ -102,32 +102,32 @@ class Leases:
         async with self._database.connection() as connection:
             await connection.execute(statement)
 
-    async def write_back(self, outcomes: Sequence[Outcome]) -> int:
+    async def write_back(self, settlements: Sequence[Settlement]) -> int:
         """Writes verdicts in one transaction. Returns how many rows were lost to another relay meanwhile (R2)."""
         now = self._database.claims.now()
         written = 0
         async with self._database.connection() as connection:
-            for token, ids in _by_token(outcomes, Verdict.PROCESSED).items():
+            for token, ids in _by_token(settlements, Verdict.PROCESSED).items():
                 values = {"processed_on": now, "last_error": None}
                 written += (await connection.execute(_write(token, ids, values))).rowcount
-            for token, ids in _by_token(outcomes, Verdict.RELEASED).items():
+            for token, ids in _by_token(settlements, Verdict.RELEASED).items():
                 written += (await connection.execute(_write(token, ids, {}))).rowcount
-            for outcome in outcomes:
-                if outcome.verdict in (Verdict.FAILED, Verdict.DEAD_LETTERED):
-                    values = self._failure(outcome, now)
-                    statement = _write(outcome.claimed.token, [outcome.claimed.id], values)
+            for settlement in settlements:
+                if settlement.verdict in (Verdict.FAILED, Verdict.DEAD_LETTERED):
+                    values = self._failure(settlement, now)
+                    statement = _write(settlement.claimed.token, [settlement.claimed.id], values)
                     written += (await connection.execute(statement)).rowcount
-        return len(outcomes) - written
+        return len(settlements) - written
 
-    def _failure(self, outcome: Outcome, now: ColumnElement[object]) -> dict[str, object]:
+    def _failure(self, settlement: Settlement, now: ColumnElement[object]) -> dict[str, object]:
         values: dict[str, object] = {
-            "attempts": outcome.attempts,
-            "last_error": outcome.error[:LAST_ERROR_LENGTH],
+            "attempts": settlement.attempts,
+            "last_error": settlement.error[:LAST_ERROR_LENGTH],
         }
-        if outcome.verdict is Verdict.DEAD_LETTERED:
+        if settlement.verdict is Verdict.DEAD_LETTERED:
             values["dead_lettered_on"] = now
         else:
-            values["available_on"] = self._database.claims.later(outcome.retry_in_seconds)
+            values["available_on"] = self._database.claims.later(settlement.retry_in_seconds)
         return values
 
 
@@ -135,11 +135,11 @@ def _claimed(row: Row[tuple[OutboxMessage]], token: UUID) -> Claimed:
     return Claimed(id=row.id, token=token, attempts=row.attempts, row=row)
 
 
-def _by_token(outcomes: Sequence[Outcome], verdict: Verdict) -> dict[UUID, list[int]]:
+def _by_token(settlements: Sequence[Settlement], verdict: Verdict) -> dict[UUID, list[int]]:
     ids: dict[UUID, list[int]] = defaultdict(list)
-    for outcome in outcomes:
-        if outcome.verdict is verdict:
-            ids[outcome.claimed.token].append(outcome.claimed.id)
+    for settlement in settlements:
+        if settlement.verdict is verdict:
+            ids[settlement.claimed.token].append(settlement.claimed.id)
     return ids
 
 

@@ -51,9 +51,7 @@ class RaisesEvents:
     ) -> None:
         """Raises an event, at the earliest after a delay or at a time (contract O6), or in order of its key (R3)."""
         session = object_session(self)
-        raised = raised_now(
-            event, source=self, ordering_key=ordering_key, delay=delay, not_before=not_before
-        )
+        raised = raised_now(event, source=self, ordering_key=ordering_key, delay=delay, not_before=not_before)
         if session is None:
             capture.held_by(self).append(raised)
         else:

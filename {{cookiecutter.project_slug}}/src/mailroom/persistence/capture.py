@@ -179,7 +179,12 @@ def _seal(connection: Connection) -> None:
     ledger: _Ledger | None = session.info.get(_LEDGER)
     if ledger is not None and ledger.raised:
         sink: Sink = session.info[_SINK]
-        ledger.sealed = sink.seal(connection, tuple(ledger.raised))
+        try:
+            ledger.sealed = sink.seal(connection, tuple(ledger.raised))
+        except BaseException:
+            # SQLAlchemy takes a transaction whose commit failed for ended, and would pool the connection as it is.
+            connection.dialect.do_rollback(connection.connection)
+            raise
 
 
 @event.listens_for(Session, "after_commit")

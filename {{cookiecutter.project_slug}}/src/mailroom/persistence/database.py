@@ -36,6 +36,7 @@ def create_engine(settings: DatabaseSettings) -> AsyncEngine:
     )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    event.listen(engine.sync_engine, "checkin", _end_sqlite)
     return engine
 
 
@@ -56,14 +57,20 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options()[_BEGIN]}")
 
 
+def _end_sqlite(connection: DBAPIConnection | None, _entry: ConnectionPoolEntry) -> None:
+    """A COMMIT that SQLite refuses leaves the transaction open, and SQLAlchemy takes it for ended."""
+    if connection is not None and connection.driver_connection.in_transaction:  # type: ignore[attr-defined]
+        connection.rollback()
+
+
 class Database:
     """One data source. Its sessions keep the events that are raised in them (contract O1)."""
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self.safe_url = settings.safe_url
         self.kind = settings.kind
-        self.engine = create_engine(settings)
         self.claims: Claims = claims_for(self.kind)
+        self.engine = create_engine(settings)
         self._readers = _sessionmaker(reading(self.engine), {})
         capture.watch(self.engine.sync_engine)
 

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from mailroom import Mailroom, posture
 from mailroom.persistence import schema
+
 from {{ cookiecutter.package_name }}.app import create_mailroom
 from {{ cookiecutter.package_name }}.orders.models import Order, Reservation
 from {{ cookiecutter.package_name }}.orders.service import place_order

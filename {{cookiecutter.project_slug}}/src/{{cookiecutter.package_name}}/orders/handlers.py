@@ -3,6 +3,7 @@
 from typing import Any
 
 from mailroom import Context, Handlers
+
 from {{ cookiecutter.package_name }}.orders.events import OrderPlaced
 from {{ cookiecutter.package_name }}.orders.models import Reservation
 

@@ -7,6 +7,7 @@ from sqlalchemy import ForeignKey, Unicode
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mailroom import RaisesEvents, UtcDateTime
+
 from {{ cookiecutter.package_name }}.models import Base
 from {{ cookiecutter.package_name }}.orders.events import OrderPlaced
 

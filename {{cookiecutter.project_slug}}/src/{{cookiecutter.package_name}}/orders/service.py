@@ -1,6 +1,7 @@
 """What can be done with orders."""
 
 from mailroom import Mailroom
+
 from {{ cookiecutter.package_name }}.orders.models import Order
 
 

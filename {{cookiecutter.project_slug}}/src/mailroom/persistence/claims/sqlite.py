@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Executable, Select, String, cast, exists, func, or_, select, update
 from sqlalchemy.orm import aliased
-from sqlalchemy.sql.elements import ColumnElement, literal_column
+from sqlalchemy.sql.elements import ColumnElement
 
 from mailroom.events import Kind
 from mailroom.persistence.tables import OutboxMessage, UtcDateTime
@@ -82,7 +82,5 @@ def _heads_its_key(row: Any) -> ColumnElement[bool]:
     earlier = aliased(OutboxMessage)
     return or_(
         row.ordering_key.is_(None),
-        ~exists().where(
-            *_pending(earlier, row.kind), earlier.ordering_key == row.ordering_key, earlier.id < row.id
-        ),
+        ~exists().where(*_pending(earlier, row.kind), earlier.ordering_key == row.ordering_key, earlier.id < row.id),
     )
