@@ -51,9 +51,9 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
     @app.command()
     def run() -> None:
         """Run the relay, the cleanup and the consumers that the posture asks for, until SIGTERM or Ctrl-C."""
-        configured = settings()
-        configure_logging(configured.logging)
-        asyncio.run(mailroom().run())
+        service = mailroom()
+        configure_logging(service.settings.logging)
+        asyncio.run(service.run())
 
     @app.command()
     def posture(json: Json = False) -> None:

@@ -1,0 +1,66 @@
+"""The framework's long tests: real processes on one SQLite file, killed and crowded. Run from the template's root.
+
+`--kills N` kills that often in the crash test, `--seed N` repeats a run whose seed was printed. Both can be given
+as MAILROOM_KILLS and MAILROOM_SEED, where pytest does not know these options yet.
+"""
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "{{cookiecutter.project_slug}}" / "src")]
+
+from crew import Crew, Hire  # noqa: E402
+from evidence import Evidence  # noqa: E402
+
+KILLS = 104
+"""How many kills there are unless more are asked for: each named point four times in each posture, or more."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mailroom")
+    group.addoption("--kills", type=int, help=f"how many kills the crash test makes, {KILLS} at least")
+    group.addoption("--seed", type=int, help="where the long tests' randomness starts")
+
+
+def _option(config: pytest.Config, name: str, default: int) -> int:
+    given = config.getoption(f"--{name}", None)
+    return int(given if given is not None else os.environ.get(f"MAILROOM_{name.upper()}") or default)
+
+
+@pytest.fixture(scope="session")
+def kills(pytestconfig: pytest.Config) -> int:
+    """How often the crash test kills, over all postures."""
+    return max(KILLS, _option(pytestconfig, "kills", KILLS))
+
+
+@pytest.fixture
+def seed(pytestconfig: pytest.Config) -> int:
+    """Where a test's randomness starts. It is printed, and pytest shows it with a failure."""
+    seed = _option(pytestconfig, "seed", random.randrange(2**32))
+    print(f"\nseed {seed}: repeat with --seed {seed}, or MAILROOM_SEED={seed}")
+    return seed
+
+
+@pytest.fixture(scope="session")
+def crew() -> Iterator[Crew]:
+    with Crew() as crew:
+        yield crew
+
+
+@pytest.fixture
+def hire(crew: Crew) -> Iterator[Hire]:
+    """`hire(3)`: three processes that run jobs. Whatever they still run at the end of the test is killed."""
+    yield crew.hire
+    crew.rest()
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> Evidence:
+    """A database with all tables in a file of its own, seen from outside the framework."""
+    return Evidence.of_new_database(tmp_path / "orders.db")

@@ -1,0 +1,246 @@
+"""What the processes of the long tests do. Each job is given `file` and what its test adds, and runs to its end."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import deaths
+from orders import Order, OrderPlaced, Reservation, Shelf, compose, reserving
+from sqlalchemy.ext.asyncio import AsyncSession
+from worker import report
+
+from mailroom import Context, Handlers, Mailroom
+from mailroom.envelope import Message
+from mailroom.messaging.consumer import Consumer
+from mailroom.outbox.leases import Claimed, Leases, Settlement
+from mailroom.settings import Settings
+
+ORDERS_PER_ROUND = 60
+Job = dict[str, Any]
+
+
+class ChangedMyMindError(Exception):
+    """Rolls an order back."""
+
+
+@asynccontextmanager
+async def running(mailroom: Mailroom) -> AsyncIterator[None]:
+    await mailroom.processor.start()
+    try:
+        yield
+    finally:
+        await mailroom.processor.stop()
+        await mailroom.close()
+
+
+async def everything_is_handled(mailroom: Mailroom) -> None:
+    while (await mailroom.outbox.stats()).pending:  # noqa: ASYNC110 - what is waited for, other processes do
+        await asyncio.sleep(0.02)
+
+
+# The crash test
+
+
+async def live_until_killed(job: Job) -> None:
+    """Commits orders, takes some back, relays and purges, all at once, and dies at `point` or after `seconds`."""
+    deaths.cleanup.BATCH_SIZE = 5
+    mailroom = compose(job["file"], reserving(), inbox=job["inbox"])
+    if "point" in job:
+        deaths.arm(mailroom, job["point"], job["nth"])
+    else:
+        signal.setitimer(signal.ITIMER_REAL, job["seconds"])  # nobody listens to SIGALRM, so it kills
+    async with running(mailroom):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_clean_up_again_and_again(mailroom))
+            for _ in range(3):
+                group.create_task(_place_orders(mailroom, ORDERS_PER_ROUND // 3))
+        await asyncio.Event().wait()
+
+
+async def _place_orders(mailroom: Mailroom, count: int) -> None:
+    for number in range(count):
+        order = Order.place(number=number)
+        try:
+            async with mailroom.transaction() as session:
+                session.add(order)
+                await session.flush()
+                if number % 4 == 3:
+                    raise ChangedMyMindError
+            report(committed=order.id.hex)
+        except ChangedMyMindError:
+            report(rolled_back=order.id.hex)
+
+
+async def _clean_up_again_and_again(mailroom: Mailroom) -> None:
+    for _ in range(20):
+        await mailroom.cleanup.run_once()
+        await asyncio.sleep(0.02)
+
+
+async def place(job: Job) -> None:
+    """Commits orders of these articles in one transaction, and relays nothing."""
+    mailroom = compose(job["file"], inbox=True)
+    async with mailroom.transaction() as session:
+        session.add_all(Order.place(sku) for sku in job["skus"])
+    await mailroom.close()
+
+
+async def relay_what_is_left(job: Job) -> None:
+    mailroom = compose(job["file"], reserving(), inbox=job["inbox"])
+    async with running(mailroom):
+        await everything_is_handled(mailroom)
+
+
+async def relay_poison(job: Job) -> None:
+    """Relays what is left; the handler of "poison" takes its process along."""
+    handlers = Handlers()
+
+    @handlers.on(OrderPlaced)
+    async def reserve(event: OrderPlaced, context: Context[Any]) -> None:
+        if event.sku == "poison":
+            deaths.die()
+        context.session.add(Reservation(order_id=event.order_id, pid=os.getpid()))
+
+    mailroom = compose(job["file"], handlers, inbox=True, sections={"outbox": {"max_attempts": job["max_attempts"]}})
+    async with running(mailroom):
+        await everything_is_handled(mailroom)
+
+
+# Many processes at once
+
+
+async def sell(job: Job) -> None:
+    """Commits so many orders one after another; each reads how many were sold before it, and counts itself."""
+    mailroom = compose(job["file"], inbox=True)
+    report(ready=True)
+    for _ in range(job["count"]):
+        async with mailroom.transaction() as session:
+            await _sell_one(session, "tea")
+    await mailroom.close()
+
+
+async def _sell_one(session: AsyncSession, sku: str, **how: Any) -> None:
+    shelf = await session.get(Shelf, sku) or Shelf(sku=sku, sold=0)
+    session.add(shelf)
+    shelf.sold += 1
+    session.add(Order.place(sku, shelf.sold, **how))
+
+
+async def relay(job: Job) -> None:
+    """Relays until `count` orders are handled and nothing is left."""
+    mailroom = compose(
+        job["file"], reserving(), inbox=job["inbox"], sections={"outbox": {"batch_size": job["batch_size"]}}
+    )
+    async with running(mailroom):
+        report(ready=True)
+        while (await mailroom.outbox.stats()).processed < 2 * job["count"]:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.02)
+
+
+async def sell_by_key(job: Job) -> None:
+    """Commits so many orders of each article, in a random order, each with its article as ordering key."""
+    mailroom = compose(job["file"], inbox=True)
+    report(ready=True)
+    turns = [sku for sku in job["skus"] for _ in range(job["count"])]
+    random.Random(job["seed"]).shuffle(turns)
+    for sku in turns:
+        async with mailroom.transaction() as session:
+            await _sell_one(session, sku, ordering_key=sku)
+    await mailroom.close()
+
+
+async def relay_by_key(job: Job) -> None:
+    """Relays to a broker that fails now and then; notes when it held and when it published what."""
+    log = Log(Path(job["log"]))
+    log.watch(Leases)
+    broker = FailingBroker(log, random.Random(job["seed"]))
+    mailroom = compose(
+        job["file"],
+        inbox=True,
+        sections={"message_bus": {"provider": "stand_in"}, "outbox": {"batch_size": 5}},
+        transports={"stand_in": broker},
+    )
+    async with running(mailroom):
+        report(ready=True)
+        while (await mailroom.outbox.stats()).processed < job["count"]:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.02)
+
+
+class Log:
+    """A file to which several processes append lines, with a clock that they share."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, what: str, key: str, number: int) -> None:
+        line = f"{time.clock_gettime_ns(time.CLOCK_MONOTONIC)} {os.getpid()} {what} {key} {number}\n"
+        os.write(self._file, line.encode())
+
+    def watch(self, leases: type[Leases]) -> None:
+        """Notes a key as held when it surely is: after the claim's commit, until the write-back begins."""
+        claim, write_back = leases.claim, leases.write_back
+
+        async def noted_claim(self_: Leases, *args: Any) -> Sequence[Claimed]:
+            rows = await claim(self_, *args)
+            for row in rows:
+                self.write("hold", str(row.ordering_key), row.id)
+            return rows
+
+        async def noted_write_back(self_: Leases, settlements: Sequence[Settlement]) -> int:
+            for settlement in settlements:
+                self.write("give", str(settlement.claimed.ordering_key), settlement.claimed.id)
+            return await write_back(self_, settlements)
+
+        leases.claim, leases.write_back = noted_claim, noted_write_back  # type: ignore[method-assign]
+
+
+class FailingBroker:
+    """A stand-in for a broker that loses every third message, while it is in flight."""
+
+    name = "stand_in"
+
+    def __init__(self, log: Log, chance: random.Random) -> None:
+        self._log = log
+        self._chance = chance
+
+    def __call__(self, settings: Settings, consumer: Consumer) -> "FailingBroker":
+        return self
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def publish(self, message: Message, attempt: int) -> None:
+        number = OrderPlaced.model_validate_json(message.payload).number
+        key = str(message.ordering_key)
+        self._log.write("send", key, number)
+        await asyncio.sleep(self._chance.uniform(0, 0.003))
+        if self._chance.random() < 1 / 3:
+            self._log.write("fail", key, number)
+            raise ConnectionResetError("the broker is having a bad day")
+        self._log.write("sent", key, number)
+
+
+# Stopping
+
+
+async def run_service(job: Job) -> None:
+    """What `run` of a project does. Handlers take `pause_seconds`, and report that they began."""
+    handlers = Handlers()
+
+    @handlers.on(OrderPlaced)
+    async def reserve(event: OrderPlaced, context: Context[Any]) -> None:
+        report(began=event.order_id.hex)
+        await asyncio.sleep(job["pause_seconds"])
+        context.session.add(Reservation(order_id=event.order_id, pid=os.getpid()))
+
+    mailroom = compose(
+        job["file"], handlers, inbox=job["inbox"], sections={"shutdown_timeout_seconds": job["shutdown_timeout_seconds"]}
+    )
+    await mailroom.run()
