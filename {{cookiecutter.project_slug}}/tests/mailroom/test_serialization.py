@@ -254,7 +254,7 @@ class TestRoundTrip:
         assert encode(event).payload == '{"orderId":1}'
         assert roundtrip(event) == event
         assert EventCatalog([Camel]).decode(replace(encode(event), payload='{"order_id":1}')) == event
-        foreign = replace(encode(event), payload=f'{{"orderId":1,"messageId":"{uuid4()}"}}')
+        foreign = replace(encode(event), payload=json.dumps({"orderId": 1, "messageId": str(uuid4())}))
         assert EventCatalog([Camel]).decode(foreign) == event
 
     def test_validators_of_the_event_see_the_time_of_the_envelope_and_not_that_of_the_reading(self) -> None:
