@@ -31,7 +31,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _NAN = object()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-_JSON_CONFIG = {"ser_json_inf_nan": "strings", "ser_json_bytes": "base64", "val_json_bytes": "base64"}
+_JSON_CONFIG: core_schema.CoreConfig = {"ser_json_inf_nan": "strings", "ser_json_bytes": "base64", "val_json_bytes": "base64"}
 _HAS_CONFIG = frozenset({"model", "dataclass", "typed-dict"})
 _NAMED_SCHEMAS = frozenset({"fields", "choices"})
 _NO_SCHEMA = frozenset({"default", "metadata", "expected", "members", "cls", "config"})
@@ -139,11 +139,11 @@ class _Codec:
         event_type.model_rebuild()
         schema = _portable(event_type.__pydantic_core_schema__)
         # A nested model's own writer and reader would bring the rules of its own configuration.
-        self._writer = SchemaSerializer(schema, None, _use_prebuilt=False)
-        self._reader = SchemaValidator(schema, None, _use_prebuilt=False)
+        self._writer = SchemaSerializer(schema, _JSON_CONFIG, _use_prebuilt=False)
+        self._reader = SchemaValidator(schema, _JSON_CONFIG, _use_prebuilt=False)
 
     def write(self, event: Event, only: set[str] | None = None) -> str:
-        return self._writer.to_json(event, include=only, by_alias=True, round_trip=True, warnings="error").decode()
+        return self._writer.to_json(event, include=only, by_alias=True, round_trip=True, warnings=False).decode()
 
     def read(self, data: dict[str, Any], message_id: UUID, occurred_on: datetime) -> Event:
         # Validators may look at these two, so they are there from the start; and the payload cannot replace them.
@@ -279,7 +279,7 @@ def _place_of_nul(value: Any, place: str = "") -> str | None:
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         if any("\0" in key for key in value):
-            return f"a key of {place}"
+            return f"{place}[key]"
         items = ((f".{key}" if not place else "[key]", item) for key, item in value.items())
     elif isinstance(value, list):
         items = ((f"[{index}]", item) for index, item in enumerate(value))

@@ -41,7 +41,7 @@ class Size(IntEnum):
 
 class Shape(Enum):
     ROUND = "round"
-    FLAT = (1, 2)
+    FLAT = 7
 
 
 class Money(BaseModel):
@@ -105,6 +105,8 @@ class Everything(IntegrationEvent, name="test.everything"):
     many: tuple[bytes, ...]
     queue: deque[UUID]
     either: int | str | None
+    measure: float | None
+    number_or_sum: int | float | Money
     literal: Literal["a", 1]
 
 
@@ -152,6 +154,8 @@ EVENTS = st.builds(
     many=st.lists(st.binary(), max_size=3).map(tuple),
     queue=st.lists(st.uuids(), max_size=3).map(deque),
     either=st.none() | st.integers() | TEXT,
+    measure=st.none() | st.floats(),
+    number_or_sum=st.integers() | st.floats() | MONEY,
     literal=st.sampled_from(["a", 1]),
     message_id=st.uuids(),
     occurred_on=MOMENTS,
@@ -281,6 +285,14 @@ class TestRoundTrip:
         assert EventCatalog([Odd]).decode(replace(encode(event), payload="{}")) == Odd(
             message_id=event.message_id, occurred_on=event.occurred_on
         )
+
+    def test_a_default_that_pydantic_never_validated_does_not_fail_the_commit(self) -> None:
+        class Free(DomainEvent, name="test.free"):
+            price: Decimal = 0  # type: ignore[assignment]
+            rate: float | Decimal = 0
+
+        event = Free()
+        assert roundtrip(event) == event
 
     def test_a_model_that_holds_itself_comes_back(self) -> None:
         class Planted(DomainEvent, name="test.planted"):
@@ -430,7 +442,7 @@ class TestRefusals:
             (Text(text="a\\\0"), "field text"),
             (Text(text="\\u0000 and \0"), "field text"),
             (Text(texts={"s3cret": ["a", "b\0"]}), "field texts[key][1]"),
-            (Text(texts={"s3cret\0": []}), "a key of texts"),
+            (Text(texts={"s3cret\0": []}), "field texts[key]"),
         ],
     )
     def test_nul_in_text_is_refused_at_the_commit(self, event: Text, field: str) -> None:
@@ -540,7 +552,9 @@ class TestReading:
         return replace(encode(Placed(sku="tea", quantity=2)), payload=payload, **changes)
 
     def test_identity_and_time_come_from_the_envelope_even_if_the_payload_claims_others(self) -> None:
-        message = self.message(f'{{"sku":"tea","quantity":2,"message_id":"{uuid4()}","occurred_on":"yesterday"}}')
+        message = self.message(
+            json.dumps({"sku": "tea", "quantity": 2, "message_id": str(uuid4()), "occurred_on": "yesterday"})
+        )
         event = self.catalog.decode(message)
         assert (event.message_id, event.occurred_on) == (message.message_id, message.occurred_on)
 
