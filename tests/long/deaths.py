@@ -15,7 +15,6 @@ from sqlalchemy import event
 
 from mailroom import Mailroom
 from mailroom.messaging.consumer import Consumer
-from mailroom.outbox import cleanup
 from mailroom.outbox.cleanup import OutboxCleanup
 from mailroom.outbox.leases import Leases
 from mailroom.outbox.writer import OutboxWriter

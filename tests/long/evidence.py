@@ -64,9 +64,7 @@ class Evidence:
         self.ask(f"UPDATE outbox_messages SET available_on = {TIME} WHERE {PENDING}", "-1 seconds")
         self.ask(f"UPDATE outbox_messages SET processed_on = {TIME} WHERE processed_on IS NOT NULL", "-30 days")
         unfinished = f"SELECT message_id FROM outbox_messages WHERE {PENDING}"
-        self.ask(
-            f"UPDATE inbox_messages SET processed_on = {TIME} WHERE message_id NOT IN ({unfinished})", "-30 days"
-        )
+        self.ask(f"UPDATE inbox_messages SET processed_on = {TIME} WHERE message_id NOT IN ({unfinished})", "-30 days")
 
     def a_relay_died_holding_everything(self) -> None:
         """All that is pending was claimed, by a relay that is gone and whose leases have run out."""

@@ -241,6 +241,9 @@ async def run_service(job: Job) -> None:
         context.session.add(Reservation(order_id=event.order_id, pid=os.getpid()))
 
     mailroom = compose(
-        job["file"], handlers, inbox=job["inbox"], sections={"shutdown_timeout_seconds": job["shutdown_timeout_seconds"]}
+        job["file"],
+        handlers,
+        inbox=job["inbox"],
+        sections={"shutdown_timeout_seconds": job["shutdown_timeout_seconds"]},
     )
     await mailroom.run()

@@ -14,4 +14,4 @@ def backoff_seconds(failures: int, *, base: float, cap: float) -> float:
 
 def longest_backoff_seconds(attempts: int, *, base: float, cap: float) -> float:
     """The longest time that so many failures in a row can wait in all."""
-    return sum(min(cap, base * 2 ** min(n, 62)) * (1 + JITTER) for n in range(attempts))
+    return float(sum(min(cap, base * 2 ** min(n, 62)) * (1 + JITTER) for n in range(attempts)))

@@ -242,13 +242,12 @@ class Mailroom:
 
     def _routes(self) -> dict[Kind, Route]:
         """Domain events are handled here, integration events go to the transport (contract R0)."""
-        handlers = self.settings.message_bus.concurrency
-        publishes = handlers if not self.posture.is_broker else self.settings.outbox.batch_size
+        handlers = asyncio.Semaphore(self.settings.message_bus.concurrency)
+        is_broker = self.posture.is_broker
+        publishes = asyncio.Semaphore(self.settings.outbox.batch_size) if is_broker else handlers
         return {
-            Kind.DOMAIN: Route(send=self.consumer.consume, concurrency=handlers, is_handled_here=True),
-            Kind.INTEGRATION: Route(
-                send=self.transport.publish, concurrency=publishes, is_handled_here=not self.posture.is_broker
-            ),
+            Kind.DOMAIN: Route(send=self.consumer.consume, slots=handlers, is_handled_here=True),
+            Kind.INTEGRATION: Route(send=self.transport.publish, slots=publishes, is_handled_here=not is_broker),
         }
 
     def _choose_services(self) -> list[Service]:

@@ -28,7 +28,7 @@ def get_logger(name: str) -> BoundLogger:
 
 def configure_logging(settings: LoggingSettings) -> None:
     """Writes every record of the process to standard error, as one line: for people, or as JSON (`logging.format`)."""
-    shared = [
+    shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         ExtraAdder(),

@@ -27,11 +27,16 @@ from mailroom.errors import ConfigurationError, SerializationError, UndecodableE
 from mailroom.events import NAME_LENGTH, Event
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-"""NUL as JSON escapes it. After an even number of backslashes it is one; after an odd number, the text says so."""
-_NAN = object()
+"""NUL as JSON escapes it. After an odd number of further backslashes, it is a text that only spells it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NAN = object()
+_REMEDY = "Declare the precise type of the field (Decimal instead of Any, the subclass instead of its base)."
 
-_JSON_CONFIG: core_schema.CoreConfig = {"ser_json_inf_nan": "strings", "ser_json_bytes": "base64", "val_json_bytes": "base64"}
+_BYTES_AND_FLOATS: core_schema.CoreConfig = {
+    "ser_json_bytes": "base64",
+    "val_json_bytes": "base64",
+    "ser_json_inf_nan": "strings",
+}
 _HAS_CONFIG = frozenset({"model", "dataclass", "typed-dict"})
 _NAMED_SCHEMAS = frozenset({"fields", "choices"})
 _NO_SCHEMA = frozenset({"default", "metadata", "expected", "members", "cls", "config"})
@@ -139,8 +144,8 @@ class _Codec:
         event_type.model_rebuild()
         schema = _portable(event_type.__pydantic_core_schema__)
         # A nested model's own writer and reader would bring the rules of its own configuration.
-        self._writer = SchemaSerializer(schema, _JSON_CONFIG, _use_prebuilt=False)
-        self._reader = SchemaValidator(schema, _JSON_CONFIG, _use_prebuilt=False)
+        self._writer = SchemaSerializer(schema, _BYTES_AND_FLOATS, _use_prebuilt=False)
+        self._reader = SchemaValidator(schema, _BYTES_AND_FLOATS, _use_prebuilt=False)
 
     def write(self, event: Event, only: set[str] | None = None) -> str:
         return self._writer.to_json(event, include=only, by_alias=True, round_trip=True, warnings=False).decode()
@@ -175,7 +180,7 @@ def _portable(schema: Any) -> Any:
     if copy.get("extra_behavior") == "forbid":
         copy["extra_behavior"] = "ignore"
     if copy.get("type") in _HAS_CONFIG:
-        config = {**copy.get("config", {}), **_JSON_CONFIG}
+        config = {**copy.get("config", {}), **_BYTES_AND_FLOATS}
         if config.get("extra_fields_behavior") == "forbid":
             config["extra_fields_behavior"] = "ignore"
         copy["config"] = config
@@ -207,7 +212,7 @@ def _check_reads_back(codec: _Codec, event: Event, payload: str) -> None:
     try:
         read = codec.read(_json_object(name, payload), event.message_id, event.occurred_on)
     except ValidationError as error:
-        raise SerializationError(f"{name} cannot be read back from JSON: {_reasons(error)}") from None
+        raise SerializationError(f"{name} cannot be read back from JSON: {_reasons(error)}. {_REMEDY}") from None
     except Exception as error:
         raise SerializationError(f"{name} cannot be read back from JSON: {type(error).__name__}") from error
     with suppress(Exception):  # some values refuse to be compared; the slow way knows them
@@ -215,10 +220,7 @@ def _check_reads_back(codec: _Codec, event: Event, payload: str) -> None:
             return
     place = _difference(event, read)
     if place is not None:
-        raise SerializationError(
-            f"{name}: {place} would be read back from JSON as something else. "
-            "Declare the precise type of the field (Decimal instead of Any, the subclass instead of its base)."
-        )
+        raise SerializationError(f"{name}: {place} would be read back from JSON as something else. {_REMEDY}")
 
 
 def _difference(sent: Any, read: Any, place: str = "") -> str | None:
@@ -295,8 +297,10 @@ def _reasons(error: ValidationError) -> str:
 
 
 def _location(loc: tuple[int | str, ...]) -> str:
-    field, *steps = loc or ("the event",)
-    return str(field) + "".join(f"[{step}]" if isinstance(step, int) else "[…]" for step in steps)
+    if not loc:
+        return "the event"
+    field, *steps = loc
+    return f"field {field}" + "".join(f"[{step}]" if isinstance(step, int) else "[…]" for step in steps)
 
 
 def _reason(code: str, text: str, context: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from pydantic import PrivateAttr, ValidationError
 from mailroom import settings_sources as sources
 from mailroom.backoff import longest_backoff_seconds
 from mailroom.errors import ConfigurationError
-from mailroom.settings_problems import Key, Origin, describe, dotted, leaves, nearest, unknown
+from mailroom.settings_problems import Key, Origin, describe, leaves, unknown
 from mailroom.settings_sections import (
     SECONDS_PER_DAY,
     DatabaseSettings,
@@ -100,8 +100,7 @@ class Settings(Section):
         key = tuple(setting.split("."))
         known = leaves(type(self))
         if key not in known:
-            near = nearest(key, known)
-            raise LookupError(unknown(setting, dotted(near) if near else None))
+            raise LookupError(unknown(setting, key, known))
         return self._origins[key].source if key in self._origins else None
 
     def contradictions(self) -> list[str]:

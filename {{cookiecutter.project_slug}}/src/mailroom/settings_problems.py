@@ -1,6 +1,6 @@
 """What is wrong with a setting, in one line that names it and the nearest right name, and never shows a secret."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from inspect import isclass
 from types import NoneType, UnionType
@@ -72,18 +72,26 @@ def variable(key: Key) -> str:
     return DELIMITER.join(key).upper()
 
 
-def unknown(where: str, near: str | None) -> str:
-    return f"{where}: no such setting" + (f"; did you mean {near}?" if near else "")
+def unknown(where: str, key: Key, known: Collection[Key], spell: Callable[[Key], str] = dotted) -> str:
+    """There is no such setting: with the one that was probably meant, or else with those that there are."""
+    near = nearest(key, known)
+    siblings = ", ".join(other[-1] for other in known if other[:-1] == key[:-1])
+    if near is not None:
+        return f"{where}: no such setting; did you mean {spell(near)}?"
+    return f"{where}: no such setting" + (f"; {dotted(key[:-1])} has {siblings}" if key[:-1] and siblings else "")
 
 
 def nearest(key: Key, known: Collection[Key]) -> Key | None:
-    """The setting that was probably meant: of that name elsewhere, of a like name here, or like as a whole."""
+    """The setting that was probably meant: of that name anywhere, of a longer or like name here, or like as a whole."""
     for other in known:
         if other[-1] == key[-1]:
             return other
     siblings = {other[-1]: other for other in known if other[:-1] == key[:-1]}
+    for name, other in siblings.items():
+        if name.startswith(f"{key[-1]}_"):
+            return other
     wholes = {dotted(other): other for other in known}
-    for candidates, text, cutoff in ((siblings, key[-1], 0.6), (wholes, dotted(key), 0.75)):
+    for candidates, text, cutoff in ((siblings, key[-1], 0.6), (wholes, dotted(key), 0.8)):
         for match in get_close_matches(text, candidates, n=1, cutoff=cutoff):
             return candidates[match]
     return None
@@ -102,8 +110,7 @@ def _describe(detail: ErrorDetails, known: Mapping[Key, FieldInfo], origins: Map
     if detail["type"] == "missing" and key == names:
         return _missing(key)
     if detail["type"] == "extra_forbidden":
-        near = nearest(names, sections(known) if isinstance(detail["input"], dict) else known)
-        return unknown(dotted(names), dotted(near) if near else None)
+        return unknown(dotted(names), names, sections(known) if isinstance(detail["input"], dict) else known)
     rest = detail["loc"][len(key) :]
     where = origins[key].where if key in origins else dotted(key or names)
     items = "".join(f"item {part + 1} " for part in rest if isinstance(part, int))

@@ -25,7 +25,6 @@ from mailroom.settings_problems import (
     dotted,
     is_union,
     leaves,
-    nearest,
     section_of,
     sections,
     unknown,
@@ -40,7 +39,7 @@ SECRETS_DIR = Path("/run/secrets")
 class Found:
     """What the sources say, not yet validated."""
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict, repr=False)  # secrets are still bare here
     origins: dict[Key, Origin] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -147,8 +146,7 @@ def _read_toml(found: Found, model: type[BaseModel], path: Path) -> None:
             info = section.model_fields.get(name)
             inner = section_of(info) if info else None
             if info is None:
-                near = nearest(key, sections(known) if isinstance(value, dict) else known)
-                found.problems.append(unknown(where, dotted(near) if near else None))
+                found.problems.append(unknown(where, key, sections(known) if isinstance(value, dict) else known))
             elif inner is None:
                 found.put(key, value, Origin(file, where))
             elif isinstance(value, dict):
@@ -195,8 +193,7 @@ def _read_variables(
         if not text:
             continue
         if key is None:
-            near = nearest(tuple(name.lower().split(DELIMITER)), known)
-            found.problems.append(unknown(where, variable(near) if near else None))
+            found.problems.append(unknown(where, tuple(name.lower().split(DELIMITER)), known, variable))
             continue
         try:
             found.put(key, _parse(known[key], text), Origin(source or where, where))

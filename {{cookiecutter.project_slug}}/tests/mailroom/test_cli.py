@@ -238,9 +238,7 @@ class TestOutbox:
 def test_run_ends_with_0_on_a_signal(bank: Bank, number: signal.Signals, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "from test_cli import Bank\n"
-        f"bank = Bank({bank.sections['database']['url']!r})\n"
-        "bank.app(['run'])\n"
+        f"from test_cli import Bank\nbank = Bank({bank.sections['database']['url']!r})\nbank.app(['run'])\n"
     )
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     with subprocess.Popen(

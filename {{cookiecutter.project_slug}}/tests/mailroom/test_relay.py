@@ -307,7 +307,9 @@ class TestTransportDown:
             tried.set()
             raise TransportUnavailableError("connection refused")
 
-        mailroom = await compose_with(Broker(behave), message_bus={"retry_min_interval_seconds": 30})
+        mailroom = await compose_with(
+            Broker(behave), message_bus={"retry_min_interval_seconds": 30, "retry_max_interval_seconds": 30}
+        )
         await publish(mailroom, 1, 2)
         async with started(mailroom.processor):
             await tried.wait()

@@ -176,6 +176,8 @@ def exact(value: Any) -> Any:
         return type(value), [exact(item) for item in value]
     if isinstance(value, datetime):
         return datetime, value.astimezone(UTC), value.utcoffset()
+    if isinstance(value, time):
+        return time, value.replace(fold=0)
     return type(value), repr(value)
 
 
@@ -659,7 +661,8 @@ class TestReading:
             def _check(cls, value: str) -> str:
                 raise {"v": ValueError, "a": AssertionError, "k": KeyError}[value[0]](value)
 
-        for first, reason in {"v": "card: value_error", "a": "card: assertion_error", "k": "raised KeyError"}.items():
+        reasons = {"v": "field card: value_error", "a": "field card: assertion_error", "k": "raised KeyError"}
+        for first, reason in reasons.items():
             message = self.message(json.dumps({"card": f"{first}s3cret"}), event_type="test.carded", event_version=1)
             with pytest.raises(UndecodableError) as caught:
                 EventCatalog([Carded]).decode(message)

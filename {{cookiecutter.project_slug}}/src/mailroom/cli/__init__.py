@@ -63,7 +63,7 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
             as_json(postures.as_json(resolved))
             return
         for line in postures.explain(resolved):
-            console.print(line)
+            console.print(line, markup=False, highlight=False)
 
     app.add_typer(db.create(name, settings), name="db")
     app.add_typer(outbox.create(mailroom), name="outbox")

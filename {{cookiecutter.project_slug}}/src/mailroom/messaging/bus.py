@@ -54,7 +54,8 @@ class DirectDispatcher:
             if one.is_delayed:
                 raise CaptureError(
                     f"{type(one.event).event_name} carries a delay, which needs the outbox, and the outbox is off: "
-                    "the commit failed and nothing was stored. Set message_bus.enable_outbox = true; no migration is needed."
+                    "the commit failed and nothing was stored. Set message_bus.enable_outbox = true; "
+                    "no migration is needed."
                 )
         self._check_cascade(len(raised), type(raised[0].event).event_name)
         return [serialization.encode(one.event, headers=one.headers, ordering_key=one.ordering_key) for one in raised]

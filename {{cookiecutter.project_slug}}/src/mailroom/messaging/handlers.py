@@ -1,7 +1,7 @@
 """Which functions handle which events, and what they are given."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
@@ -103,7 +103,7 @@ class Handlers:
         for handlers in self._handlers.values():
             yield from handlers
 
-    def of(self, event: type[Event]) -> Iterable[Handler]:
+    def of(self, event: type[Event]) -> Sequence[Handler]:
         """The handlers of one event, in order."""
         return tuple(self._handlers.get(event, ()))
 

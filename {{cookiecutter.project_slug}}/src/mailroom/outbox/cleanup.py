@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, delete, select
 
@@ -89,5 +90,5 @@ class OutboxCleanup:
             if count < BATCH_SIZE:
                 return deleted
 
-    def _days_ago(self, days: float) -> ColumnElement[object]:
+    def _days_ago(self, days: float) -> ColumnElement[datetime]:
         return self._database.claims.later(-days * SECONDS_PER_DAY)

@@ -26,7 +26,7 @@ from mailroom.settings import MessageBusSettings, OutboxSettings
 
 logger = get_logger(__name__)
 
-Send = Callable[[Message, int], Awaitable[None]]
+Send = Callable[[Message, int], Awaitable[object]]
 """Sends a message for the n-th time, and returns once it was taken over or handled."""
 
 ALONE_LOSSES_THAT_COUNT = 2
@@ -46,7 +46,7 @@ class Lane:
         *,
         outbox: OutboxSettings,
         message_bus: MessageBusSettings,
-        concurrency: int,
+        slots: asyncio.Semaphore,
         gate: Gate,
     ) -> None:
         self.kind = kind
@@ -55,7 +55,7 @@ class Lane:
         self._outbox = outbox
         self._message_bus = message_bus
         self._gate = gate
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = slots
         self._window = 2 * outbox.batch_size
         self._held: dict[int, Claimed] = {}
         self._sending: set[asyncio.Task[None]] = set()

@@ -1,12 +1,12 @@
 """Rows of the outbox as a relay sees them: claimed under a token, written back only under that token (R1, R2)."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, Row, update
+from sqlalchemy import Row, Update, update
 
 from mailroom.events import Kind
 from mailroom.persistence.database import Database
@@ -104,31 +104,27 @@ class Leases:
 
     async def write_back(self, settlements: Sequence[Settlement]) -> int:
         """Writes verdicts in one transaction. Returns how many rows were lost to another relay meanwhile (R2)."""
-        now = self._database.claims.now()
         written = 0
         async with self._database.connection() as connection:
-            for token, ids in _by_token(settlements, Verdict.PROCESSED).items():
-                values = {"processed_on": now, "last_error": None}
-                written += (await connection.execute(_write(token, ids, values))).rowcount
-            for token, ids in _by_token(settlements, Verdict.RELEASED).items():
-                written += (await connection.execute(_write(token, ids, {}))).rowcount
-            for settlement in settlements:
-                if settlement.verdict in (Verdict.FAILED, Verdict.DEAD_LETTERED):
-                    values = self._failure(settlement, now)
-                    statement = _write(settlement.claimed.token, [settlement.claimed.id], values)
-                    written += (await connection.execute(statement)).rowcount
+            for statement in self._statements(settlements):
+                written += (await connection.execute(statement)).rowcount
         return len(settlements) - written
 
-    def _failure(self, settlement: Settlement, now: ColumnElement[object]) -> dict[str, object]:
-        values: dict[str, object] = {
-            "attempts": settlement.attempts,
-            "last_error": settlement.error[:LAST_ERROR_LENGTH],
-        }
-        if settlement.verdict is Verdict.DEAD_LETTERED:
-            values["dead_lettered_on"] = now
-        else:
-            values["available_on"] = self._database.claims.later(settlement.retry_in_seconds)
-        return values
+    def _statements(self, settlements: Sequence[Settlement]) -> Iterator[Update]:
+        """One for all rows of a claim that were processed or released; one for each that failed."""
+        now = self._database.claims.now()
+        for token, ids in _by_token(settlements, Verdict.PROCESSED).items():
+            yield _unlease(token, ids).values(processed_on=now, last_error=None)
+        for token, ids in _by_token(settlements, Verdict.RELEASED).items():
+            yield _unlease(token, ids)
+        for one in settlements:
+            failure = _unlease(one.claimed.token, [one.claimed.id]).values(
+                attempts=one.attempts, last_error=one.error[:LAST_ERROR_LENGTH]
+            )
+            if one.verdict is Verdict.FAILED:
+                yield failure.values(available_on=self._database.claims.later(one.retry_in_seconds))
+            elif one.verdict is Verdict.DEAD_LETTERED:
+                yield failure.values(dead_lettered_on=now)
 
 
 def _claimed(row: Row[tuple[OutboxMessage]], token: UUID) -> Claimed:
@@ -143,9 +139,10 @@ def _by_token(settlements: Sequence[Settlement], verdict: Verdict) -> dict[UUID,
     return ids
 
 
-def _write(token: UUID, ids: Sequence[int], values: dict[str, object]):  # type: ignore[no-untyped-def]
+def _unlease(token: UUID, ids: Sequence[int]) -> Update:
+    """The token is part of the predicate: a stale relay writes nothing (contract R2)."""
     return (
         update(OutboxMessage)
         .where(OutboxMessage.id.in_(ids), OutboxMessage.lock_token == token)
-        .values(lock_token=None, locked_until=None, **values)
+        .values(lock_token=None, locked_until=None)
     )

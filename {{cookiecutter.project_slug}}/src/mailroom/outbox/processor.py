@@ -22,8 +22,8 @@ class Route:
     """Where the events of one kind go (contract R0)."""
 
     send: Send
-    concurrency: int
-    """How many may be in flight at once."""
+    slots: asyncio.Semaphore
+    """How many may be in flight at once; shared by routes that draw on the same resources."""
     is_handled_here: bool
     """Handlers run in this process, so a message may bring it down (contract R6)."""
 
@@ -48,7 +48,7 @@ class OutboxProcessor:
                 leases,
                 outbox=settings.outbox,
                 message_bus=settings.message_bus,
-                concurrency=route.concurrency,
+                slots=route.slots,
                 gate=handled_here if route.is_handled_here else Gate(),
             )
             for kind, route in routes.items()

@@ -75,9 +75,9 @@ class MailroomSession(Session):
                 capture.take_over(self, source)
         return merged
 
-    def bulk_save_objects(self, objects: Iterable[Any], **options: Any) -> None:
+    def bulk_save_objects(self, objects: Iterable[object], *args: Any, **options: Any) -> None:
         sources = list(objects)
-        super().bulk_save_objects(sources, **options)
+        super().bulk_save_objects(sources, *args, **options)
         for source in sources:
             capture.take_over(self, source)
 

@@ -46,7 +46,7 @@ def reading(engine: AsyncEngine) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # type: ignore[attr-defined] # the driver must not begin transactions by itself
+    connection.isolation_level = None  # the driver must not begin transactions by itself
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA foreign_keys = ON")
@@ -59,7 +59,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def _end_sqlite(connection: DBAPIConnection | None, _entry: ConnectionPoolEntry) -> None:
     """A COMMIT that SQLite refuses leaves the transaction open, and SQLAlchemy takes it for ended."""
-    if connection is not None and connection.driver_connection.in_transaction:  # type: ignore[attr-defined]
+    if connection is not None and connection.driver_connection.in_transaction:
         connection.rollback()
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Executable, Select, String, cast, exists, func, or_, select, update
+from sqlalchemy import Connection, Executable, Select, String, Update, cast, exists, func, or_, select, update
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -39,7 +39,8 @@ class SqliteClaims:
             .order_by(row.available_on, row.id)
             .limit(limit)
         )
-        return self._lease(chosen, self._fresh(OutboxMessage, kind), token, lease_seconds).returning(OutboxMessage)
+        lease = self._lease(chosen, self._fresh(OutboxMessage, kind), token, lease_seconds)
+        return lease.returning(OutboxMessage)
 
     def take_over(self, kind: Kind, *, token: UUID, lease_seconds: float) -> Executable:
         row = aliased(OutboxMessage)
@@ -59,7 +60,7 @@ class SqliteClaims:
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
         """Nothing to do: the writer's place is taken before the first id is given."""
 
-    def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Any:
+    def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
         return (
             update(OutboxMessage)
             .where(OutboxMessage.id.in_(chosen), *still)
