@@ -18,6 +18,7 @@ from worker import report
 from mailroom import Context, Handlers, Mailroom
 from mailroom.envelope import Message
 from mailroom.messaging.consumer import Consumer
+from mailroom.outbox import cleanup
 from mailroom.outbox.leases import Claimed, Leases, Settlement
 from mailroom.settings import Settings
 
@@ -49,8 +50,8 @@ async def everything_is_handled(mailroom: Mailroom) -> None:
 
 async def live_until_killed(job: Job) -> None:
     """Commits orders, takes some back, relays and purges, all at once, and dies at `point` or after `seconds`."""
-    deaths.cleanup.BATCH_SIZE = 5
-    mailroom = compose(job["file"], reserving(), inbox=job["inbox"])
+    cleanup.BATCH_SIZE = 5
+    mailroom = compose(job["file"], reserving(), inbox=job["inbox"], sections=job.get("sections"))
     if "point" in job:
         deaths.arm(mailroom, job["point"], job["nth"])
     else:
@@ -92,7 +93,7 @@ async def place(job: Job) -> None:
 
 
 async def relay_what_is_left(job: Job) -> None:
-    mailroom = compose(job["file"], reserving(), inbox=job["inbox"])
+    mailroom = compose(job["file"], reserving(), inbox=job["inbox"], sections=job.get("sections"))
     async with running(mailroom):
         await everything_is_handled(mailroom)
 
@@ -197,7 +198,7 @@ class Log:
                 self.write("give", str(settlement.claimed.ordering_key), settlement.claimed.id)
             return await write_back(self_, settlements)
 
-        leases.claim, leases.write_back = noted_claim, noted_write_back  # type: ignore[method-assign]
+        leases.claim, leases.write_back = noted_claim, noted_write_back  # type: ignore[method-assign,assignment]
 
 
 class FailingBroker:

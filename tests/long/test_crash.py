@@ -97,12 +97,25 @@ def test_every_committed_order_is_handled_and_nothing_else(
     assert inbox or repeated, "without the inbox some order must have been handled twice, or these kills prove nothing"
 
 
+def test_a_relay_takes_over_what_a_killed_one_held_once_the_lease_has_run_out(hire: Hire, evidence: Evidence) -> None:
+    """Without the time travel of the other tests: the lease is a second, and it runs out by the database's clock."""
+    (worker,) = hire(1)
+    short = {"outbox": {"lease_seconds": 1}, "handler_timeout_seconds": 0.9}
+    worker.run("place", evidence.file, skus=["tea"] * 20)
+    worker.start("live_until_killed", evidence.file, inbox=True, point="after the claim", nth=1, sections=short)
+    assert worker.wait()[0] == -signal.SIGKILL
+    assert evidence.count("outbox_messages", "lock_token IS NOT NULL")
+    worker.run("relay_what_is_left", evidence.file, inbox=True, sections=short)
+    evidence.nothing_is_left()
+    assert evidence.reservations == evidence.receipts == dict.fromkeys(evidence.orders, 1)
+
+
 def test_a_handler_that_always_kills_its_process_is_given_up_and_its_neighbours_are_handled(
     hire: Hire, evidence: Evidence
 ) -> None:
     (worker,) = hire(1)
     worker.run("place", evidence.file, skus=["tea"] * 5 + ["poison"] + ["tea"] * 5)
-    ends = []
+    ends: list[int] = []
     while 0 not in ends and len(ends) < 10:
         worker.start("relay_poison", evidence.file, max_attempts=3)
         status, _ = worker.wait()

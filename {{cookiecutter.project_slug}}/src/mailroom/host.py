@@ -37,7 +37,6 @@ from mailroom.settings import Settings
 logger = get_logger(__name__)
 
 TransportFactory = Callable[[Settings, Consumer], Transport]
-IN_PROCESS = "in_process"
 
 
 class Mailroom:
@@ -57,7 +56,10 @@ class Mailroom:
         transports: Mapping[str, TransportFactory] | None = None,
         command: str = "mailroom",
     ) -> None:
-        """`events` names what this service knows but does not handle. `command` is its command line, for messages."""
+        """`events` names what this service knows but does not handle. `inbox` replaces the table, where it is on.
+
+        `command` is the service's command line, for messages that say what to run.
+        """
         self.settings = settings
         self.posture = postures.resolve(settings)
         postures.refuse(self.posture)
@@ -77,13 +79,13 @@ class Mailroom:
             catalog=self.catalog,
             handlers=self.handlers,
             sessions=self._sessions,
-            inbox=inbox or self._default_inbox(),
+            inbox=self._choose_inbox(inbox),
             resources=resources,
             timeout_seconds=settings.handler_timeout_seconds,
         )
         self.transport = self._build_transport(transports or {})
         self.processor = OutboxProcessor(
-            Leases(self.database, lease_seconds=settings.outbox.lease_seconds), self._routes(), settings
+            Leases(self.database, lease_seconds=settings.outbox.lease_seconds), self._routes(), settings, self.outbox
         )
         self.cleanup = OutboxCleanup(self.database, settings.outbox)
         self.services = self._choose_services()
@@ -227,11 +229,13 @@ class Mailroom:
                     "Lower the handler's timeout_seconds, or raise the lease."
                 )
 
-    def _default_inbox(self) -> InboxStore:
-        return SqlInboxStore(self.database, self._sessions) if self.posture.inbox.enabled else NoOpInboxStore()
+    def _choose_inbox(self, given: InboxStore | None) -> InboxStore:
+        if not self.posture.inbox.enabled:
+            return NoOpInboxStore()
+        return SqlInboxStore(self.database, self._sessions) if given is None else given
 
     def _build_transport(self, factories: Mapping[str, TransportFactory]) -> Transport:
-        known = {IN_PROCESS: lambda settings, consumer: InProcessTransport(consumer), **factories}
+        known = {postures.IN_PROCESS: lambda settings, consumer: InProcessTransport(consumer), **factories}
         provider = self.posture.provider
         if provider not in known:
             raise ConfigurationError(

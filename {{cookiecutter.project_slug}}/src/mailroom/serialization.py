@@ -41,6 +41,7 @@ _HAS_CONFIG = frozenset({"model", "dataclass", "typed-dict"})
 _NAMED_SCHEMAS = frozenset({"fields", "choices"})
 _NO_SCHEMA = frozenset({"default", "metadata", "expected", "members", "cls", "config"})
 
+_REASONS_SHOWN = 5
 _KNOWN_ERRORS = frozenset(get_args(core_schema.ErrorType))
 
 
@@ -290,10 +291,13 @@ def _place_of_nul(value: Any, place: str = "") -> str | None:
 
 def _reasons(error: ValidationError) -> str:
     """What pydantic found, without what it found it in: no values, no keys of dicts, no words of validators."""
-    return "; ".join(
+    found = [
         f"{_location(one['loc'])}: {_reason(one['type'], one['msg'], one.get('ctx', {}))}"
         for one in error.errors(include_url=False, include_input=False)
-    )
+    ]
+    reasons = list(dict.fromkeys(found))
+    more = len(reasons) - _REASONS_SHOWN
+    return "; ".join(reasons[:_REASONS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _location(loc: tuple[int | str, ...]) -> str:

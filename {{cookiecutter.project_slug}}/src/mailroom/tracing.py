@@ -1,6 +1,6 @@
 """What travels beside an event: the trace it belongs to, and which message caused it (contract A2)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -30,30 +30,22 @@ def outgoing_headers() -> dict[str, str]:
 
 
 @contextmanager
-def publishing(message: Message, destination: str) -> Iterator[None]:
-    """A producer span around one publish, in the trace of the commit that raised the event."""
-    with _span(f"{destination} publish", SpanKind.PRODUCER, message):
-        yield
-
-
-@contextmanager
 def handling(message: Message) -> Iterator[None]:
-    """A consumer span around the handlers of one message; what they raise is correlated with it."""
-    with _span(f"{message.event_type} process", SpanKind.CONSUMER, message):
+    """A span around the handlers of one message, in the trace of the commit that raised it.
+
+    What the handlers raise is correlated with the message.
+    """
+    attributes = {
+        "messaging.system": "mailroom",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": message.event_type,
+        "messaging.message.id": str(message.message_id),
+    }
+    raised_in = propagate.extract(message.headers)
+    name = f"process {message.event_type}"
+    with _tracer.start_as_current_span(name, context=raised_in, kind=SpanKind.CONSUMER, attributes=attributes):
         token = _handled_message.set(message)
         try:
             yield
         finally:
             _handled_message.reset(token)
-
-
-@contextmanager
-def _span(name: str, kind: SpanKind, message: Message) -> Iterator[None]:
-    attributes: Mapping[str, str] = {
-        "messaging.system": "mailroom",
-        "messaging.message.id": str(message.message_id),
-        "messaging.destination.name": message.event_type,
-    }
-    parent = propagate.extract(message.headers)
-    with _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=attributes):
-        yield

@@ -12,8 +12,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from support import Account, Compose, Deposited, Effect, Renamed, count, effect, effects, rows
 
-from mailroom import Context, Handlers, Mailroom
+from mailroom import Context, Handlers, Mailroom, Settings
 from mailroom.errors import CaptureError, OpenTransactionError, SerializationError
+from mailroom.persistence.capture import task_has_open_transaction
 
 
 @pytest.fixture
@@ -279,6 +280,13 @@ class TestRefusals:
             await connection.rollback()
         assert await rows(mailroom) == []
 
+    async def test_a_two_phase_session_fails_the_commit(self, mailroom: Mailroom) -> None:
+        async with mailroom.sessions()(twophase=True) as session:
+            mailroom.publish(session, Deposited(amount=5))
+            with pytest.raises(CaptureError, match="Two-phase"):
+                await session.commit()
+        assert await rows(mailroom) == []
+
     async def test_a_reader_refuses_events(self, mailroom: Mailroom) -> None:
         with pytest.raises(CaptureError, match="only reads"):
             async with mailroom.reader() as session:
@@ -367,3 +375,11 @@ class TestDelays:
         mailroom = await compose(outbox_on=False)
         with pytest.raises(CaptureError, match="enable_outbox = true"):
             await mailroom.publish(Deposited(amount=1), delay=timedelta(hours=1))
+
+
+def test_a_session_that_begins_outside_any_event_loop_is_nobodys_open_transaction(database_url: str) -> None:
+    mailroom = Mailroom(Settings(database={"url": database_url}))
+    session = mailroom.sessions()().sync_session
+    session.begin()
+    assert not task_has_open_transaction()
+    session.close()

@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import insert
@@ -34,8 +34,8 @@ async def fill(mailroom: Mailroom, count: int = 1, **values: Any) -> None:
         await connection.execute(insert(OutboxMessage), [{**row, "message_id": uuid4()} for _ in range(count)])
 
 
-async def record(mailroom: Mailroom, processed_on: datetime) -> None:
-    row = {"message_id": uuid4(), "event_type": "bank.deposited", "processed_on": processed_on}
+async def record(mailroom: Mailroom, processed_on: datetime, message_id: UUID | None = None) -> None:
+    row = {"message_id": message_id or uuid4(), "event_type": "bank.deposited", "processed_on": processed_on}
     async with mailroom.database.connection() as connection:
         await connection.execute(insert(InboxMessage).values(row))
 
@@ -57,6 +57,16 @@ async def test_pending_rows_and_dead_letters_survive_however_old(compose: Compos
     await fill(mailroom, dead_lettered_on=OLD)
     assert await mailroom.cleanup.run_once() == Purged()
     assert len(await rows(mailroom)) == 2
+
+
+async def test_an_inbox_row_stays_while_its_message_may_still_be_handed_out(compose: Compose) -> None:
+    mailroom = await compose(outbox_on=True, inbox_on=True)
+    await fill(mailroom)
+    (pending,) = await rows(mailroom)
+    await record(mailroom, OLD, message_id=pending.message_id)
+    await record(mailroom, OLD)
+    assert await mailroom.cleanup.run_once() == Purged(inbox=1)
+    assert await inbox_ids(mailroom) == [pending.message_id]
 
 
 async def test_dead_letters_go_only_when_asked_for(compose: Compose) -> None:

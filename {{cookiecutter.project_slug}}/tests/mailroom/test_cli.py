@@ -198,7 +198,12 @@ class TestOutbox:
         assert [row["id"] for row in bank.json("outbox", "list", "--before", "3")] == [2, 1]
         assert "payload" not in newest[0]
         assert bank.json("outbox", "list", "--state", "processed") == []
-        assert len(bank.json("outbox", "list", "--state", "pending")) == 5
+        bank.sections["outbox"] = {"max_attempts": 1}
+        bank.do(deposit(-1))
+        bank("outbox", "drain")
+        (dead,) = bank.json("outbox", "list", "--state", "dead-lettered")
+        assert (dead["id"], dead["last_error"]) == (6, "ValueError: a deposit below zero")
+        assert {row["state"] for row in bank.json("outbox", "list", "--state", "processed")} == {"processed"}
         assert "bank.deposited" in bank("outbox", "list").stdout
 
     def test_drain_sends_what_is_due_and_says_what_is_left(self, bank: Bank) -> None:

@@ -124,6 +124,25 @@ async def test_a_handler_that_commits_for_itself_commits_the_row_with_it(
     assert await effects(mailroom) == ["committed"]
 
 
+async def test_cancellation_after_a_handler_committed_for_itself_says_what_will_never_run(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered = asyncio.Event()
+
+    async def hang(event: Deposited, context: Context[Any]) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    mailroom = await compose(handling(commit_for_itself, hang), inbox_on=True)
+    task = asyncio.create_task(mailroom.consumer.consume(message(), 1))
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "remaining handlers will never run" in record.getMessage()
+
+
 async def test_a_handler_that_commits_for_itself_and_is_the_last_is_handled(compose: Compose) -> None:
     mailroom = await compose(handling(first, commit_for_itself), inbox_on=True)
     sent = message()
@@ -248,6 +267,9 @@ class Remembering(InboxStore):
     def __init__(self) -> None:
         self.marked: list[UUID] = []
 
+    def __len__(self) -> int:
+        return len(self.marked)
+
     async def already_processed(self, message_id: UUID) -> bool:
         return message_id in self.marked
 
@@ -257,16 +279,23 @@ class Remembering(InboxStore):
 
 async def test_a_hand_written_store_with_only_the_pair_keeps_working(compose: Compose) -> None:
     store = Remembering()
-    mailroom = await compose(handling(first), inbox=store)
+    mailroom = await compose(handling(first), inbox=store, inbox_on=True)
     sent = message()
     assert [await mailroom.consumer.consume(sent, 1) for _ in range(2)] == ["handled", "duplicate"]
     assert store.marked == [sent.message_id]
     assert await effects(mailroom) == ["first"]
 
 
+async def test_a_hand_written_store_is_not_asked_while_the_inbox_is_off(compose: Compose) -> None:
+    store = Remembering()
+    mailroom = await compose(handling(first), inbox=store, inbox_on=False)
+    await mailroom.consumer.consume(message(), 1)
+    assert store.marked == []
+
+
 async def test_a_hand_written_store_marks_nothing_that_failed(compose: Compose) -> None:
     store = Remembering()
-    mailroom = await compose(handling(first, fail), inbox=store)
+    mailroom = await compose(handling(first, fail), inbox=store, inbox_on=True)
     with pytest.raises(ValueError, match="no luck"):
         await mailroom.consumer.consume(message(), 1)
     assert store.marked == []
@@ -300,3 +329,5 @@ def test_what_can_never_be_called_is_refused_when_it_is_registered() -> None:
         handlers.on(Deposited)(lambda event, context: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="no event with a name"):
         handlers.on(int)  # type: ignore[type-var]
+    with pytest.raises(ValueError, match="above 0"):
+        handlers.on(Deposited, timeout_seconds=0)

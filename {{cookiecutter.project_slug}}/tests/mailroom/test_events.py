@@ -117,7 +117,12 @@ class TestNames:
         class PaidLate(Paid, name="shop.paid-late"):
             pass
 
+        class PaidSomehow(Paid, ABC):
+            pass
+
         assert (PaidLate.event_version, PaidLate.event_aliases, PaidLate.upcasters) == (1, (), {})
+        with pytest.raises(TypeError, match="PaidSomehow has no event name"):
+            PaidSomehow(amount=1)
 
     @pytest.mark.parametrize("bases", [(Event,), (DomainEvent, IntegrationEvent)])
     def test_an_event_is_either_a_domain_or_an_integration_event(self, bases: tuple[type[Event], ...]) -> None:

@@ -1,17 +1,21 @@
 """Contract P3-P5, A3: each row of the posture table as a host that is started and looked at."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from support import Broker, Compose, Deposited, effect, effects, inbox_ids, rows, until
 
 from mailroom import ConfigurationError, Context, Handlers, Mailroom
 from mailroom.errors import SchemaError
+from mailroom.log import configure_logging, get_logger
+from mailroom.persistence.claims import claims_for
 from mailroom.persistence.tables import MailroomBase
+from mailroom.settings import LoggingSettings
 
 handlers = Handlers()
 
@@ -226,3 +230,37 @@ async def test_a_handler_timeout_that_is_not_below_the_lease_is_refused(compose:
     patient.on(Deposited, timeout_seconds=300)(note)
     with pytest.raises(ConfigurationError, match=r"note may run for 300 seconds.*outbox\.lease_seconds = 300"):
         await compose(patient)
+
+
+async def test_publish_takes_an_event_or_a_session_and_an_event(compose: Compose) -> None:
+    mailroom = await compose(handlers)
+    with pytest.raises(TypeError, match="a session and an event"):
+        mailroom.publish("an event")  # type: ignore[call-overload]
+
+
+def test_a_kind_of_database_without_an_outbox_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"oracle.*it has: sqlite"):
+        claims_for("oracle")
+
+
+@pytest.mark.parametrize("shape", ["json", "console"])
+def test_logs_are_one_event_per_line_with_their_facts(
+    shape: Literal["json", "console"], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    configure_logging(LoggingSettings(format=shape))
+    get_logger("mailroom.test").info("message handled", message_id="m-1", attempt=2)
+    get_logger("mailroom.test").debug("not shown")
+    (line,) = capsys.readouterr().err.splitlines()
+    if shape == "json":
+        told = json.loads(line)
+        assert (told["event"], told["level"], told["message_id"], told["attempt"]) == (
+            "message handled",
+            "info",
+            "m-1",
+            2,
+        )
+    else:
+        assert all(fact in line for fact in ("message handled", "info", "m-1"))

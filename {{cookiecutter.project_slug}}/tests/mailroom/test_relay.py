@@ -298,6 +298,28 @@ class TestTransportDown:
         await mailroom.drain()
         assert (await rows(mailroom))[1].dead_lettered_on is not None
 
+    async def test_during_an_outage_nothing_is_held_so_that_a_kill_charges_nobody(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        tried: list[int] = []
+
+        async def behave(message: Message) -> None:
+            tried.append(amount_of(message))
+            raise ConnectionLostError("connection reset")
+
+        mailroom = await compose_with(
+            Broker(behave), message_bus={"retry_min_interval_seconds": 30, "retry_max_interval_seconds": 30}
+        )
+        await publish(mailroom, 1, 2, 3)
+        async with started(mailroom.processor):
+
+            async def all_are_given_back() -> bool:
+                return len(tried) == 3 and not any(row.lock_token for row in await rows(mailroom))
+
+            await until(all_are_given_back)
+            assert [row.attempts for row in await rows(mailroom)] == [0, 0, 0]
+        assert sorted(tried) == [1, 2, 3]
+
     async def test_a_stop_during_an_outage_gives_every_row_back_uncharged(
         self, compose_with: Callable[..., Awaitable[Mailroom]]
     ) -> None:
@@ -427,6 +449,74 @@ class TestLeases:
         assert "stopped without finishing" in str(killing.last_error)
         assert neighbour.processed_on is not None
         assert neighbour.attempts == 1
+
+
+class TestSurviving:
+    """The database fails for a while: its table is renamed, and renamed back."""
+
+    @asynccontextmanager
+    async def failing(self, mailroom: Mailroom):  # type: ignore[no-untyped-def]
+        rename = "ALTER TABLE {} RENAME TO {}"
+        async with mailroom.database.connection() as connection:
+            await connection.exec_driver_sql(rename.format("outbox_messages", "away"))
+        yield
+        async with mailroom.database.connection() as connection:
+            await connection.exec_driver_sql(rename.format("away", "outbox_messages"))
+
+    async def test_the_relay_goes_on_when_the_database_is_back(
+        self, compose: Compose, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 0.01})
+        async with started(mailroom.processor):
+            async with self.failing(mailroom):
+                mailroom.processor.wake([Kind.INTEGRATION])
+
+                async def was_noticed() -> bool:
+                    return {"outbox poll failed, trying again", "outbox relay failed, trying again"} <= set(
+                        caplog.messages
+                    )
+
+                await until(was_noticed)
+            await publish(mailroom, 1)
+
+            async def is_stamped() -> bool:
+                return all(row.processed_on for row in await rows(mailroom))
+
+            await until(is_stamped)
+        assert await effects(mailroom) == ["1 at attempt 1"]
+
+    async def test_what_was_sent_meanwhile_is_stamped_when_the_database_is_back(
+        self, compose_with: Callable[..., Awaitable[Mailroom]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        entered, go = asyncio.Event(), asyncio.Event()
+
+        async def behave(message: Message) -> None:
+            entered.set()
+            await go.wait()
+
+        broker = Broker(behave)
+        mailroom = await compose_with(broker, outbox={"lease_seconds": 0.6}, handler_timeout_seconds=0.5)
+        await publish(mailroom, 1)
+        async with started(mailroom.processor):
+            await entered.wait()
+            async with self.failing(mailroom):
+
+                async def was_not_renewed() -> bool:
+                    return "outbox leases could not be renewed, trying again" in caplog.messages
+
+                await until(was_not_renewed)
+                go.set()
+
+                async def was_not_stamped() -> bool:
+                    return "outbox write-back failed, trying again" in caplog.messages
+
+                await until(was_not_stamped)
+
+            async def is_stamped() -> bool:
+                return all(row.processed_on for row in await rows(mailroom))
+
+            await until(is_stamped)
+        assert broker.sent == [1]
 
 
 class TestOrder:

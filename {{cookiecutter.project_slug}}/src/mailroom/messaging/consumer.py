@@ -81,10 +81,11 @@ class Consumer:
                 await self._handle(event, handlers, self._context(session, message, attempt))
                 await self.inbox.complete(session, message.message_id, message.event_type)
             except asyncio.CancelledError:
-                await self.inbox.abandon(session, message.message_id)
+                await self._undo(session, message)
                 raise
             except Exception:
-                if await self._was_handled_elsewhere(session, message):
+                # Whatever went wrong: if the row is there now, a concurrent delivery did the work meanwhile (I4).
+                if await self._undo(session, message) and await self.inbox.already_processed(message.message_id):
                     return Outcome.DUPLICATE
                 raise
         return Outcome.HANDLED if handlers else Outcome.UNHANDLED
@@ -108,18 +109,17 @@ class Consumer:
                     "what ran before. Raise to fail the message, or use a savepoint: async with session.begin_nested()."
                 )
 
-    async def _was_handled_elsewhere(self, session: AsyncSession, message: Message) -> bool:
-        """After a failure: undoes the attempt, and asks whether a concurrent delivery did the work meanwhile (I4)."""
+    async def _undo(self, session: AsyncSession, message: Message) -> bool:
+        """Rolls the attempt back. Returns False if a handler had committed it already, inbox row included (I3)."""
         undone = await self.inbox.abandon(session, message.message_id)
         if not undone:
             logger.warning(
-                "a handler committed the inbox row by itself and a later one failed; "
+                "a handler committed the inbox row by itself and the message failed after it; "
                 "the remaining handlers will never run for this message",
                 message_id=str(message.message_id),
                 event_type=message.event_type,
             )
-            return False
-        return await self.inbox.already_processed(message.message_id)
+        return undone
 
     def _context(self, session: AsyncSession, message: Message, attempt: int) -> Context[Any]:
         return Context(

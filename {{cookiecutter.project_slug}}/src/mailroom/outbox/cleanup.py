@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy import ColumnElement, delete, exists, select
 
 from mailroom.log import get_logger
 from mailroom.persistence.database import Database
@@ -16,6 +16,13 @@ logger = get_logger(__name__)
 BATCH_SIZE = 1_000
 SECONDS_PER_DAY = 86_400
 SECONDS_PER_HOUR = 3_600
+
+_IS_PENDING = exists().where(
+    OutboxMessage.message_id == InboxMessage.message_id,
+    OutboxMessage.processed_on.is_(None),
+    OutboxMessage.dead_lettered_on.is_(None),
+)
+"""A message that a relay here may still hand out, after however long a standstill, must stay recognisable (I9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +63,7 @@ class OutboxCleanup:
             before = self._days_ago(self._settings.retention_days)
             purged = Purged(
                 processed=await self._delete(OutboxMessage, OutboxMessage.processed_on < before),
-                inbox=await self._delete(InboxMessage, InboxMessage.processed_on < before),
+                inbox=await self._delete(InboxMessage, InboxMessage.processed_on < before, ~_IS_PENDING),
             )
         if self._settings.dead_letter_retention_days is not None:
             before = self._days_ago(self._settings.dead_letter_retention_days)
@@ -79,9 +86,9 @@ class OutboxCleanup:
                 logger.warning("cleanup failed, trying again at the next interval", exc_info=True)
             await asyncio.sleep(self._settings.cleanup_interval_hours * SECONDS_PER_HOUR)
 
-    async def _delete(self, table: type[OutboxMessage] | type[InboxMessage], expired: ColumnElement[bool]) -> int:
+    async def _delete(self, table: type[OutboxMessage] | type[InboxMessage], *expired: ColumnElement[bool]) -> int:
         """Deletes batch after batch until one comes back short; between two of them others may write."""
-        statement = delete(table).where(table.id.in_(select(table.id).where(expired).limit(BATCH_SIZE)))
+        statement = delete(table).where(table.id.in_(select(table.id).where(*expired).limit(BATCH_SIZE)))
         deleted = 0
         while True:
             async with self._database.connection() as connection:

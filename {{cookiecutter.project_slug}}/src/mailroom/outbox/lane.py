@@ -5,7 +5,7 @@ sent, the next are claimed, and whatever has finished since the last write is st
 
     claim ─► held ─► sending (at most `concurrency`) ─► finished ─► write back
                │            │
-               │            └─ no broker: parked, sent again after a pause, one by one if it broke the connection
+               │            └─ no broker: released, and after a pause one row alone tries whether it is back
                └─ stop: released as it was
 """
 
@@ -59,12 +59,14 @@ class Lane:
         self._window = 2 * outbox.batch_size
         self._held: dict[int, Claimed] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._parked: list[Claimed] = []
-        self._suspects: dict[int, int] = {}
-        """Rows that were in flight when the connection broke, and how often it broke under each of them alone."""
-        self._is_alone = False
         self._finished: list[Settlement] = []
         self._outages = 0
+        """How many tries in a row found no broker."""
+        self._is_down = False
+        self._cautious = 0
+        """How many rows are still sent one by one after an outage."""
+        self._suspects: dict[int, int] = {}
+        """Rows that were in flight when the connection broke, and how often it broke under each of them alone."""
         self._has_fresh = False
         self._has_expired = False
         self._changed = asyncio.Event()
@@ -107,10 +109,14 @@ class Lane:
         while not self._stopping.is_set():
             self._changed.clear()
             free = self._window - len(self._held)
-            if self._parked:
-                await self._resend_parked()
+            if self._is_down:
+                await self._sit_out()
+            elif self._cautious and self._held:
+                await self._changed.wait()
             elif self._has_expired:
                 claimed += await self._take_over()
+            elif self._has_fresh and self._cautious:
+                claimed += await self._claim(1)
             elif self._has_fresh and free * 2 >= self._outbox.batch_size:
                 claimed += await self._claim(min(free, self._outbox.batch_size))
             elif self._held:
@@ -135,7 +141,6 @@ class Lane:
             for row_id, claimed in self._held.items():
                 if row_id not in finished:
                     self._finish(Settlement(claimed=claimed, verdict=Verdict.RELEASED))
-            self._parked.clear()
             self._suspects.clear()
             self._stopping.clear()
             if self._finished:
@@ -178,7 +183,7 @@ class Lane:
                 self._finish(_dead_letter(claimed, claimed.attempts, CRASHED))
             else:
                 self._launch(claimed)
-            while claimed.id in self._held and not self._parked and not self._stopping.is_set():
+            while claimed.id in self._held and not self._stopping.is_set():
                 self._changed.clear()
                 await self._changed.wait()
         return 1
@@ -194,7 +199,7 @@ class Lane:
             async with self._slots:
                 self._finish(await self._attempt(claimed))
         except TransportUnavailableError as error:
-            self._park(claimed, error)
+            self._finish(self._outage(claimed, error))
         except asyncio.CancelledError:
             self._finish(Settlement(claimed=claimed, verdict=Verdict.RELEASED))
 
@@ -218,6 +223,7 @@ class Lane:
         if self._outages:
             logger.info("transport available again")
             self._outages = 0
+        self._cautious = max(0, self._cautious - 1)
         return Settlement(claimed=claimed, verdict=Verdict.PROCESSED)
 
     def _failure(self, claimed: Claimed, error: BaseException) -> Settlement:
@@ -229,24 +235,25 @@ class Lane:
             claimed=claimed, verdict=Verdict.FAILED, attempts=attempts, error=_reason(error), retry_in_seconds=delay
         )
 
-    def _park(self, claimed: Claimed, error: TransportUnavailableError) -> None:
-        """Keeps a row that no broker took. It stays leased, and costs no attempt unless it is the cause (R4)."""
-        if not self._outages:
+    def _outage(self, claimed: Claimed, error: TransportUnavailableError) -> Settlement:
+        """No broker took the row. It is given back and costs no attempt, unless it is the cause (R4)."""
+        if not self._is_down and not self._outages:
             logger.warning(
                 "transport unavailable", reason=_reason(error), consequence="the relay waits; nothing is lost"
             )
+        self._is_down = True
         if isinstance(error, ConnectionLostError):
-            losses = self._suspects[claimed.id] = self._suspects.get(claimed.id, 0) + self._is_alone
+            losses = self._suspects.get(claimed.id, 0) + bool(self._cautious)
             if losses >= ALONE_LOSSES_THAT_COUNT:
-                self._finish(self._failure(claimed, error))
-                return
-        self._parked.append(claimed)
-        self._changed.set()
+                return self._failure(claimed, error)
+            self._suspects[claimed.id] = losses
+        return Settlement(claimed=claimed, verdict=Verdict.RELEASED)
 
-    async def _resend_parked(self) -> None:
-        """Waits, then tries again what no broker took; after a lost connection one row after another (R4)."""
-        while self._sending:
-            await asyncio.wait(self._sending)
+    async def _sit_out(self) -> None:
+        """Waits until nothing is in flight, and then for the broker; what follows is sent one by one at first."""
+        while self._held and not self._stopping.is_set():
+            await self._changed.wait()
+            self._changed.clear()
         self._outages += 1
         pause = backoff_seconds(
             self._outages,
@@ -254,17 +261,9 @@ class Lane:
             cap=self._message_bus.retry_max_interval_seconds,
         )
         await self.pause(pause)
-        waiting, self._parked = self._parked, []
-        if not self._suspects:
-            for claimed in waiting:
-                self._launch(claimed)
-            return
-        self._is_alone = True
-        while waiting and not self._parked:
-            self._launch(waiting.pop(0))
-            await asyncio.wait(self._sending)
-        self._is_alone = False
-        self._parked += waiting
+        self._is_down = False
+        self._cautious = max(1, len(self._suspects))
+        self._has_fresh = True
 
     async def pause(self, seconds: float) -> None:
         """Waits, but not beyond the stop."""
@@ -304,7 +303,8 @@ class Lane:
         for settlement in settlements:
             _report(settlement)
             self._held.pop(settlement.claimed.id, None)
-            self._suspects.pop(settlement.claimed.id, None)
+            if settlement.verdict is not Verdict.RELEASED:
+                self._suspects.pop(settlement.claimed.id, None)
             if settlement.claimed.ordering_key is not None:
                 self._has_fresh = True
             await self._gate.leave()

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from mailroom import metrics
 from mailroom.backoff import backoff_seconds
 from mailroom.events import Kind
 from mailroom.log import get_logger
+from mailroom.outbox.administration import OutboxAdministration
 from mailroom.outbox.gate import Gate
 from mailroom.outbox.lane import Lane, Send
 from mailroom.outbox.leases import Leases
@@ -37,8 +39,12 @@ class OutboxProcessor:
 
     name = "OutboxProcessor"
 
-    def __init__(self, leases: Leases, routes: Mapping[Kind, Route], settings: Settings) -> None:
+    def __init__(
+        self, leases: Leases, routes: Mapping[Kind, Route], settings: Settings, administration: OutboxAdministration
+    ) -> None:
         self._leases = leases
+        self._administration = administration
+        self._backlog = metrics.Backlog()
         self._settings = settings
         handled_here = Gate()
         self._lanes = {
@@ -114,6 +120,10 @@ class OutboxProcessor:
         for kind, lane in self._lanes.items():
             lane.tell(due[kind])
 
+    async def _measure(self) -> None:
+        stats = await self._administration.stats()
+        self._backlog.update(stats.pending, stats.oldest_pending_seconds)
+
     async def _run(self, lane: Lane) -> None:
         failures = 0
         while not self._stopping.is_set():
@@ -133,6 +143,8 @@ class OutboxProcessor:
         while True:
             try:
                 await self._ask()
+                if self._backlog.is_wanted:
+                    await self._measure()
                 failures = 0
             except Exception:
                 failures += 1

@@ -119,8 +119,15 @@ def pending_events(session: Session) -> Sequence[Event]:
 
 def task_has_open_transaction() -> bool:
     """Whether the running task began a transaction, in a session that mailroom knows, and has not ended it."""
-    task = asyncio.current_task()
+    task = _running_task()
     return task is not None and any(session.in_transaction() for session in _open_sessions.get(task, ()))
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs here
+        return None
 
 
 def _ledger_of(session: Session) -> _Ledger:
@@ -134,10 +141,7 @@ def _remember_start(session: Session, transaction: SessionTransaction) -> None:
     if transaction.nested and ledger is not None:
         ledger.starts[transaction] = len(ledger.raised)
     if transaction.parent is None and _SINK in session.info:
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            return
+        task = _running_task()
         if task is not None:
             _open_sessions.setdefault(task, WeakSet()).add(session)
 
