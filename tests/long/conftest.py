@@ -19,7 +19,7 @@ from crew import Crew, Hire  # noqa: E402
 from evidence import Evidence  # noqa: E402
 
 KILLS = 104
-"""How many kills there are unless more are asked for: each named point four times in each posture, or more."""
+"""Unless more are asked for: each named point three times or more in each posture, and some random moments."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -95,7 +95,7 @@ def compose(
     """A mailroom on this file, with the outbox on and everything quick. `sections` go to the settings."""
     given = sections or {}
     settings = Settings(
-        database={"url": f"sqlite+aiosqlite:///{file}", "busy_timeout_seconds": 20},
+        database={"url": f"sqlite+aiosqlite:///{file}"},
         message_bus={"enable_outbox": True, "enable_inbox": inbox, **given.get("message_bus", {})},
         outbox={
             "polling_interval_seconds": 0.05,

@@ -1,7 +1,6 @@
 """What can be counted and measured, through OpenTelemetry (contract A2). Without its SDK these calls cost nothing."""
 
 from collections.abc import Iterable
-from weakref import WeakSet
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -31,7 +30,13 @@ class Backlog:
         """Whether somebody collected since the last look."""
         self._pending = 0
         self._oldest_seconds = 0.0
+
+    def start(self) -> None:
+        """From now on it is collected."""
         _backlogs.add(self)
+
+    def stop(self) -> None:
+        _backlogs.discard(self)
 
     def update(self, pending: int, oldest_seconds: float | None) -> None:
         """Takes in a look: how many rows wait, and how many seconds ago the oldest of their events occurred."""
@@ -48,7 +53,7 @@ class Backlog:
         return Observation(self._oldest_seconds)
 
 
-_backlogs: WeakSet[Backlog] = WeakSet()
+_backlogs: set[Backlog] = set()
 
 
 def _observe_pending(options: CallbackOptions) -> Iterable[Observation]:

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 console = Console()
 _errors = Console(stderr=True)
@@ -18,8 +18,9 @@ def as_json(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints rows under headings."""
-    shown = Table(*columns, header_style="bold")
+    """Prints rows under headings. Only the last column wraps; names and times stay on one line."""
+    *narrow, last = columns
+    shown = Table(*(Column(name, no_wrap=True) for name in narrow), Column(last, overflow="fold"), header_style="bold")
     for row in rows:
         shown.add_row(*("" if cell is None else str(cell) for cell in row))
     console.print(shown)

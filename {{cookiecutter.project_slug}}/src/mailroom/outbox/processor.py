@@ -70,6 +70,7 @@ class OutboxProcessor:
 
     async def start(self) -> None:
         self._stopping.clear()
+        self._backlog.start()
         self._runners = [
             asyncio.create_task(self._run(lane), name=f"outbox {lane.kind}") for lane in self._lanes.values()
         ]
@@ -81,6 +82,7 @@ class OutboxProcessor:
     async def stop(self) -> None:
         """Finishes and stamps what is in flight within `shutdown_timeout_seconds`, releases the rest (R6)."""
         self._stopping.set()
+        self._backlog.stop()
         deadline = asyncio.get_running_loop().time() + self._settings.shutdown_timeout_seconds
         results = await asyncio.gather(
             *(lane.stop(deadline) for lane in self._lanes.values()), *self._runners, return_exceptions=True
