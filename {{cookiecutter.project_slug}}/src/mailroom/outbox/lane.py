@@ -10,27 +10,26 @@ sent, the next are claimed, and whatever has finished since the last write is st
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from mailroom import metrics
 from mailroom.backoff import backoff_seconds
 from mailroom.envelope import Message
-from mailroom.errors import ConnectionLostError, Reject, TransportUnavailableError, UndecodableError
+from mailroom.errors import Reject, TransportUnavailableError, UndecodableError
 from mailroom.events import Kind
 from mailroom.log import get_logger
+from mailroom.outbox.circuit import Circuit
 from mailroom.outbox.gate import Gate
 from mailroom.outbox.leases import Claimed, Due, Leases, Settlement, Verdict
+from mailroom.outbox.write_back import WriteBack
 from mailroom.outbox.writer import message_of
-from mailroom.settings import MessageBusSettings, OutboxSettings
+from mailroom.settings import OutboxSettings
 
 logger = get_logger(__name__)
 
 Send = Callable[[Message, int], Awaitable[object]]
 """Sends a message for the n-th time, and returns once it was taken over or handled."""
-
-ALONE_LOSSES_THAT_COUNT = 2
-"""So many connections a message must break while alone in flight before that is called its fault (R4)."""
 
 CRASHED = "the relay that held this message stopped without finishing it (killed, or cut off from the database)"
 
@@ -45,7 +44,7 @@ class Lane:
         leases: Leases,
         *,
         outbox: OutboxSettings,
-        message_bus: MessageBusSettings,
+        circuit: Circuit,
         slots: asyncio.Semaphore,
         gate: Gate,
     ) -> None:
@@ -53,27 +52,17 @@ class Lane:
         self._send = send
         self._leases = leases
         self._outbox = outbox
-        self._message_bus = message_bus
+        self._circuit = circuit
         self._gate = gate
         self._slots = slots
         self._window = 2 * outbox.batch_size
-        self._held: dict[int, Claimed] = {}
+        self._held: dict[tuple[UUID, int], Claimed] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._finished: list[Settlement] = []
-        self._outages = 0
-        """How many tries in a row found no broker."""
-        self._is_down = False
-        self._cautious = 0
-        """How many rows are still sent one by one after an outage."""
-        self._suspects: dict[int, int] = {}
-        """Rows that were in flight when the connection broke, and how often it broke under each of them alone."""
+        self._write_back = WriteBack(leases, self._settled)
         self._has_fresh = False
         self._has_expired = False
         self._changed = asyncio.Event()
-        self._to_write = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._writer: asyncio.Task[None] | None = None
-        self._writing = asyncio.Lock()
         self._working = asyncio.Lock()
 
     def wake(self) -> None:
@@ -103,19 +92,18 @@ class Lane:
             return await self._work()
 
     async def _work(self) -> int:
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_finished(), name=f"outbox {self.kind} write-back")
+        self._write_back.start()
         claimed = 0
         while not self._stopping.is_set():
             self._changed.clear()
             free = self._window - len(self._held)
-            if self._is_down:
+            if self._circuit.is_open:
                 await self._sit_out()
-            elif self._cautious and self._held:
+            elif self._circuit.is_half_open and self._held:
                 await self._changed.wait()
             elif self._has_expired:
                 claimed += await self._take_over()
-            elif self._has_fresh and self._cautious:
+            elif self._has_fresh and self._circuit.is_half_open:
                 claimed += await self._claim(1)
             elif self._has_fresh and free * 2 >= self._outbox.batch_size:
                 claimed += await self._claim(min(free, self._outbox.batch_size))
@@ -136,22 +124,8 @@ class Lane:
         async with self._working:
             while self._sending:
                 await asyncio.wait(self._sending)
-            await self._stop_writing()
-            finished = {settlement.claimed.id for settlement in self._finished}
-            for row_id, claimed in self._held.items():
-                if row_id not in finished:
-                    self._finish(Settlement(claimed=claimed, verdict=Verdict.RELEASED))
-            self._suspects.clear()
+            await self._write_back.stop()
             self._stopping.clear()
-            if self._finished:
-                await self._write_back()
-
-    async def _stop_writing(self) -> None:
-        if self._writer is not None:
-            async with self._writing:
-                self._writer.cancel()
-            await asyncio.wait([self._writer])
-            self._writer = None
 
     async def _claim(self, limit: int) -> int:
         self._has_fresh = False
@@ -179,17 +153,17 @@ class Lane:
             logger.warning("lease expired", **_facts(claimed), attempts=claimed.attempts, reason=CRASHED)
             self._gate.add(1)
             if claimed.attempts >= self._outbox.max_attempts:
-                self._held[claimed.id] = claimed
-                self._finish(_dead_letter(claimed, claimed.attempts, CRASHED))
+                self._held[claimed.key] = claimed
+                self._write_back.add(_dead_letter(claimed, claimed.attempts, CRASHED))
             else:
                 self._launch(claimed)
-            while claimed.id in self._held and not self._stopping.is_set():
+            while claimed.key in self._held and not self._stopping.is_set():
                 self._changed.clear()
                 await self._changed.wait()
         return 1
 
     def _launch(self, claimed: Claimed) -> None:
-        self._held[claimed.id] = claimed
+        self._held[claimed.key] = claimed
         task = asyncio.create_task(self._send_one(claimed), name=f"outbox row {claimed.id}")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -197,20 +171,20 @@ class Lane:
     async def _send_one(self, claimed: Claimed) -> None:
         try:
             async with self._slots:
-                self._finish(await self._attempt(claimed))
-        except TransportUnavailableError as error:
-            self._finish(self._outage(claimed, error))
+                settlement = await self._attempt(claimed)
         except asyncio.CancelledError:
-            self._finish(Settlement(claimed=claimed, verdict=Verdict.RELEASED))
+            settlement = _release(claimed)
+        self._write_back.add(settlement)
 
     async def _attempt(self, claimed: Claimed) -> Settlement:
-        """One try. Raises TransportUnavailableError, and CancelledError when the relay itself is stopping."""
+        """One try. Raises CancelledError only when the relay itself is stopping."""
         if self._stopping.is_set():
-            return Settlement(claimed=claimed, verdict=Verdict.RELEASED)
+            return _release(claimed)
         try:
             await self._send(message_of(claimed.row), claimed.attempts + 1)
-        except TransportUnavailableError:
-            raise
+        except TransportUnavailableError as error:
+            is_its_fault = self._circuit.fail(claimed.id, error)
+            return self._failure(claimed, error) if is_its_fault else _release(claimed)
         except (Reject, UndecodableError) as error:
             return _dead_letter(claimed, claimed.attempts + 1, _reason(error))
         except asyncio.CancelledError as error:
@@ -220,10 +194,7 @@ class Lane:
             return self._failure(claimed, error)
         except Exception as error:
             return self._failure(claimed, error)
-        if self._outages:
-            logger.info("transport available again")
-            self._outages = 0
-        self._cautious = max(0, self._cautious - 1)
+        self._circuit.succeed()
         return Settlement(claimed=claimed, verdict=Verdict.PROCESSED)
 
     def _failure(self, claimed: Claimed, error: BaseException) -> Settlement:
@@ -235,34 +206,13 @@ class Lane:
             claimed=claimed, verdict=Verdict.FAILED, attempts=attempts, error=_reason(error), retry_in_seconds=delay
         )
 
-    def _outage(self, claimed: Claimed, error: TransportUnavailableError) -> Settlement:
-        """No broker took the row. It is given back and costs no attempt, unless it is the cause (R4)."""
-        if not self._is_down and not self._outages:
-            logger.warning(
-                "transport unavailable", reason=_reason(error), consequence="the relay waits; nothing is lost"
-            )
-        self._is_down = True
-        if isinstance(error, ConnectionLostError):
-            losses = self._suspects.get(claimed.id, 0) + bool(self._cautious)
-            if losses >= ALONE_LOSSES_THAT_COUNT:
-                return self._failure(claimed, error)
-            self._suspects[claimed.id] = losses
-        return Settlement(claimed=claimed, verdict=Verdict.RELEASED)
-
     async def _sit_out(self) -> None:
-        """Waits until nothing is in flight, and then for the broker; what follows is sent one by one at first."""
+        """Waits until nothing is in flight, and then for the broker. Nothing is held meanwhile (R4)."""
         while self._held and not self._stopping.is_set():
             await self._changed.wait()
             self._changed.clear()
-        self._outages += 1
-        pause = backoff_seconds(
-            self._outages,
-            base=self._message_bus.retry_min_interval_seconds,
-            cap=self._message_bus.retry_max_interval_seconds,
-        )
-        await self.pause(pause)
-        self._is_down = False
-        self._cautious = max(1, len(self._suspects))
+        await self.pause(self._circuit.next_pause_seconds())
+        self._circuit.half_open()
         self._has_fresh = True
 
     async def pause(self, seconds: float) -> None:
@@ -273,42 +223,21 @@ class Lane:
         except TimeoutError:
             pass
 
-    def _finish(self, settlement: Settlement) -> None:
-        self._finished.append(settlement)
-        self._to_write.set()
-
-    async def _write_finished(self) -> None:
-        failures = 0
-        while True:
-            await self._to_write.wait()
-            self._to_write.clear()
-            try:
-                await self._write_back()
-                failures = 0
-            except Exception:
-                failures += 1
-                logger.warning("outbox write-back failed, trying again", exc_info=True)
-                self._to_write.set()
-                await asyncio.sleep(backoff_seconds(failures, base=0.1, cap=5))
-
-    async def _write_back(self) -> None:
-        async with self._writing:
-            settlements = tuple(self._finished)
-            lost = await self._leases.write_back(settlements)
-            del self._finished[: len(settlements)]
-        if lost:
-            logger.warning(
-                "lease lost before the write-back", rows=lost, consequence="another relay decides about them"
-            )
+    async def _settled(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
             _report(settlement)
-            self._held.pop(settlement.claimed.id, None)
+            claimed = settlement.claimed
+            self._held.pop(claimed.key, None)
             if settlement.verdict is not Verdict.RELEASED:
-                self._suspects.pop(settlement.claimed.id, None)
-            if settlement.claimed.ordering_key is not None:
+                self._circuit.acquit(claimed.id)
+            if claimed.ordering_key is not None:
                 self._has_fresh = True
             await self._gate.leave()
         self._changed.set()
+
+
+def _release(claimed: Claimed) -> Settlement:
+    return Settlement(claimed=claimed, verdict=Verdict.RELEASED)
 
 
 def _dead_letter(claimed: Claimed, attempts: int, reason: str) -> Settlement:

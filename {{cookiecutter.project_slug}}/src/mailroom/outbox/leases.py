@@ -24,6 +24,11 @@ class Claimed:
     row: Row[tuple[OutboxMessage]]
 
     @property
+    def key(self) -> tuple[UUID, int]:
+        """Tells two claims of one row apart."""
+        return self.token, self.id
+
+    @property
     def ordering_key(self) -> str | None:
         return self.row.ordering_key  # type: ignore[no-any-return]
 

@@ -9,6 +9,7 @@ from mailroom.backoff import backoff_seconds
 from mailroom.events import Kind
 from mailroom.log import get_logger
 from mailroom.outbox.administration import OutboxAdministration
+from mailroom.outbox.circuit import Circuit
 from mailroom.outbox.gate import Gate
 from mailroom.outbox.lane import Lane, Send
 from mailroom.outbox.leases import Leases
@@ -53,7 +54,10 @@ class OutboxProcessor:
                 route.send,
                 leases,
                 outbox=settings.outbox,
-                message_bus=settings.message_bus,
+                circuit=Circuit(
+                    min_pause_seconds=settings.message_bus.retry_min_interval_seconds,
+                    max_pause_seconds=settings.message_bus.retry_max_interval_seconds,
+                ),
                 slots=route.slots,
                 gate=handled_here if route.is_handled_here else Gate(),
             )

@@ -1,0 +1,65 @@
+"""Writes verdicts back as they come, all that have come since the last write in one transaction (contract R2, R3)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from mailroom.backoff import backoff_seconds
+from mailroom.log import get_logger
+from mailroom.outbox.leases import Leases, Settlement
+
+logger = get_logger(__name__)
+
+
+class WriteBack:
+    """Settlements go in by `add`; once written, they go to `settled`. It tries again until the database is back."""
+
+    def __init__(self, leases: Leases, settled: Callable[[Sequence[Settlement]], Awaitable[None]]) -> None:
+        self._leases = leases
+        self._settled = settled
+        self._waiting: list[Settlement] = []
+        self._has_more = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="outbox write-back")
+
+    def add(self, settlement: Settlement) -> None:
+        self._waiting.append(settlement)
+        self._has_more.set()
+
+    async def stop(self) -> None:
+        """Writes what is left, once. Raises what the database raised; the leases run out then."""
+        if self._task is not None:
+            async with self._writing:  # never cancelled between the commit and its consequences
+                self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        if self._waiting:
+            await self._write()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            await self._has_more.wait()
+            self._has_more.clear()
+            try:
+                await self._write()
+                failures = 0
+            except Exception:
+                failures += 1
+                logger.warning("outbox write-back failed, trying again", exc_info=True)
+                self._has_more.set()
+                await asyncio.sleep(backoff_seconds(failures, base=0.1, cap=5))
+
+    async def _write(self) -> None:
+        async with self._writing:
+            settlements = tuple(self._waiting)
+            lost = await self._leases.write_back(settlements)
+            del self._waiting[: len(settlements)]
+            if lost:
+                logger.warning(
+                    "lease lost before the write-back", rows=lost, consequence="another relay decides about them"
+                )
+            await self._settled(settlements)
