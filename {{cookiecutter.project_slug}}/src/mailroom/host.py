@@ -10,6 +10,7 @@ from typing import Any, overload
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from mailroom import posture as postures
+from mailroom.catalog import EventCatalog
 from mailroom.errors import ConfigurationError, OpenTransactionError
 from mailroom.events import Event, Kind
 from mailroom.inbox.store import InboxStore, NoOpInboxStore, SqlInboxStore
@@ -30,7 +31,6 @@ from mailroom.persistence import capture
 from mailroom.persistence.aggregates import raised_now
 from mailroom.persistence.database import Database
 from mailroom.persistence.schema import ensure_migrated
-from mailroom.serialization import EventCatalog
 from mailroom.service import Service
 from mailroom.settings import Settings
 

@@ -46,3 +46,6 @@ def configure_logging(settings: LoggingSettings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.level)
+    logging.getLogger("alembic").setLevel(
+        max(logging.WARNING, root.level)
+    )  # it tells what it looked at, not what it did

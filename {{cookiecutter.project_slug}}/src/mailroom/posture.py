@@ -38,6 +38,11 @@ class Posture:
     def is_broker(self) -> bool:
         return self.provider != IN_PROCESS
 
+    @property
+    def is_refused(self) -> bool:
+        """A broker without the outbox: nothing would ever publish (P4)."""
+        return self.is_broker and not self.outbox.enabled
+
 
 def resolve(settings: Settings) -> Posture:
     """The posture that the settings come to. Never fails, so that it can be explained even when it is refused."""
@@ -81,7 +86,7 @@ def refuse(posture: Posture) -> None:
 
 
 def _refusal(posture: Posture) -> str | None:
-    if not posture.is_broker or posture.outbox.enabled:
+    if not posture.is_refused:
         return None
     return (
         f"{OUTBOX} = false ({posture.outbox.source}) cannot work with message_bus.provider = {posture.provider}: "

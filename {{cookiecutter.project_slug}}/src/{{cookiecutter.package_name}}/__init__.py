@@ -1,1 +1,1 @@
-"""{{ cookiecutter.package_name }}: the service. `app.py` wires it, `orders/` is a sample module."""
+"""{{ cookiecutter.package_name }}: the service. `app.py` wires it, `cli.py` is its command line."""

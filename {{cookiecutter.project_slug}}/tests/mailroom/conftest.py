@@ -1,5 +1,6 @@
-"""Composes mailrooms on a database of their own."""
+"""Composes mailrooms on a database of their own, and projects whose migrations are mailroom's."""
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,27 @@ from support import Compose
 
 from mailroom import Handlers, Mailroom, Settings
 
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+
 
 @pytest.fixture
 def database_url(tmp_path: Path) -> str:
     return f"sqlite+aiosqlite:///{tmp_path / 'bank.db'}"
+
+
+@pytest.fixture
+def alembic_ini(tmp_path: Path) -> Path:
+    """Of a project in a folder of its own, with the migration and the tables of mailroom and no others."""
+    (tmp_path / "migrations" / "versions").mkdir(parents=True)
+    for name in ("env.py", "script.py.mako", "versions/0001_initial.py"):
+        shutil.copy(MIGRATIONS / name, tmp_path / "migrations" / name)
+    ini = tmp_path / "alembic.ini"
+    ini.write_text(
+        "[alembic]\nscript_location = %(here)s/migrations\npath_separator = os\n"
+        "[mailroom]\nmodels = mailroom.persistence.tables:MailroomBase.metadata\n",
+        encoding="utf-8",
+    )
+    return ini
 
 
 @pytest_asyncio.fixture

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ForeignKey, func, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import ForeignKey, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from mailroom import Context, DomainEvent, IntegrationEvent, Mailroom, RaisesEvents, Settings
@@ -77,6 +78,21 @@ async def rows(mailroom: Mailroom) -> list[OutboxMessage]:
         return list((await session.scalars(select(OutboxMessage).order_by(OutboxMessage.id))).all())
 
 
+def outbox_row(**values: object) -> dict[str, object]:
+    """What can be inserted into the outbox past mailroom."""
+    now = datetime.now(UTC)
+    return {
+        "message_id": uuid4(),
+        "kind": "integration",
+        "event_type": "shop.order-placed",
+        "event_version": 1,
+        "payload": "{}",
+        "headers": "{}",
+        "occurred_on": now,
+        "available_on": now,
+    } | values
+
+
 async def inbox_ids(mailroom: Mailroom) -> list[UUID]:
     async with mailroom.reader() as session:
         return list((await session.scalars(select(InboxMessage.message_id).order_by(InboxMessage.id))).all())
@@ -84,6 +100,11 @@ async def inbox_ids(mailroom: Mailroom) -> list[UUID]:
 
 async def count(session: AsyncSession, table: type[DeclarativeBase]) -> int:
     return (await session.execute(select(func.count()).select_from(table))).scalar_one()
+
+
+async def query(engine: AsyncEngine, sql: str) -> list[tuple[object, ...]]:
+    async with engine.connect() as connection:
+        return [tuple(row) for row in await connection.execute(text(sql))]
 
 
 async def change_rows(mailroom: Mailroom, *conditions: Any, **values: Any) -> None:

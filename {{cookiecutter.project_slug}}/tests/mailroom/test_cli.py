@@ -108,6 +108,12 @@ class TestPosture:
         assert answer["inbox"] == {"enabled": False, "source": "transport"}
         assert set(answer["services"]) == {"OutboxProcessor", "OutboxCleanup"}
 
+    def test_it_says_what_else_would_refuse_to_start(self, empty: Bank) -> None:
+        empty.sections["message_bus"] = {"provider": "pigeons"}
+        result = empty("posture")
+        assert result.exit_code == 0
+        assert "refuses to start: message_bus.provider is 'pigeons'" in result.stdout
+
     def test_it_still_explains_what_would_refuse_to_start(self, empty: Bank) -> None:
         empty.sections["message_bus"] = {"provider": "pigeons", "enable_outbox": False}
         result = empty("posture")
@@ -163,6 +169,7 @@ class TestDb:
         (written,) = [path for path in (tmp_path / "versions").glob("*.py") if path.name != "0001_initial.py"]
         assert "bank db upgrade" in result.stdout
         assert str(written) in result.stdout.replace("\n", "")
+        assert 'None = "0001"' in written.read_text(), "in double quotes: it was formatted"
 
     def test_a_revision_that_is_not_there_is_a_message_and_exit_1(self, empty: Bank) -> None:
         result = empty("db", "upgrade", "9999")

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from mailroom import posture as postures
 from mailroom.cli import db, outbox
-from mailroom.cli.output import as_json, console, fail
+from mailroom.cli.output import as_json, fail, say
 from mailroom.errors import ConfigurationError, MailroomError
 from mailroom.host import Mailroom
 from mailroom.log import configure_logging
@@ -62,8 +62,12 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
         if json:
             as_json(postures.as_json(resolved))
             return
-        for line in postures.explain(resolved):
-            console.print(line, markup=False, highlight=False)
+        say(*postures.explain(resolved))
+        try:
+            mailroom()
+        except ConfigurationError as error:
+            if not resolved.is_refused:
+                say(f"refuses to start: {error}")
 
     app.add_typer(db.create(name, settings), name="db")
     app.add_typer(outbox.create(mailroom), name="outbox")

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from mailroom.cli.output import as_json, console
+from mailroom.cli.output import as_json, say
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
 from mailroom.settings import Settings
@@ -31,7 +31,7 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
 
     def show_current() -> None:
         at = with_engine(schema.current)
-        console.print(f"at {', '.join(at)}" if at else "empty: no migration was applied")
+        say(f"at {', '.join(at)}" if at else "empty: no migration was applied")
 
     @app.command()
     def upgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, or head.")] = "head") -> None:
@@ -52,7 +52,7 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
     ) -> None:
         """Write the next migration, from the difference between the models and the database."""
         written = with_engine(lambda engine: schema.revision(engine, message, autogenerate=not empty))
-        console.print(f"wrote {written}; read it before you apply it with: {name} db upgrade", soft_wrap=True)
+        say(f"wrote {written}; read it before you apply it with: {name} db upgrade")
 
     @app.command()
     def check(json: Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")] = False) -> None:
@@ -61,9 +61,9 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         if json:
             as_json({"differences": differences})
         elif differences:
-            console.print("models and database differ:", *differences, sep="\n- ", markup=False)
+            say("models and database differ:", *(f"- {difference}" for difference in differences))
         else:
-            console.print("models and database agree")
+            say("models and database agree")
         if differences:
             raise typer.Exit(1)
 
@@ -74,6 +74,6 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         if json:
             as_json({"current": list(at), "heads": list(newest)})
             return
-        console.print(f"database: {', '.join(at) or 'not migrated'}; newest migration: {', '.join(newest)}")
+        say(f"database: {', '.join(at) or 'not migrated'}; newest migration: {', '.join(newest)}")
 
     return app

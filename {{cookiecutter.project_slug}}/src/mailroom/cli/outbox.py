@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Annotated, TypeVar
 
 import typer
+from rich.console import Console
 
-from mailroom.cli.output import as_json, console, table
+from mailroom.cli.output import as_json, say, table
 from mailroom.host import Mailroom
 from mailroom.outbox.administration import Replayed, State, Stats
 
@@ -59,7 +60,7 @@ def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
                     one.event_type,
                     one.state,
                     one.attempts,
-                    f"{one.occurred_on:%Y-%m-%d %H:%M:%S}",
+                    f"{one.occurred_on:%Y-%m-%dT%H:%M:%SZ}",
                     one.last_error,
                 )
                 for one in entries
@@ -83,11 +84,11 @@ def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
         if json:
             as_json(asdict(result))
         else:
-            console.print(f"{len(result.replayed)} rows are due again")
+            say(f"{len(result.replayed)} rows are due again")
             if result.leased:
-                console.print(f"left alone, since a relay holds them: {', '.join(map(str, result.leased))}")
+                say(f"left alone, since a relay holds them: {', '.join(map(str, result.leased))}")
             if result.missing:
-                console.print(f"not there: {', '.join(map(str, result.missing))}")
+                say(f"not there: {', '.join(map(str, result.missing))}")
         if result.leased or result.missing:
             raise typer.Exit(1)
 
@@ -96,7 +97,7 @@ def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
         """Send what is due until nothing is, also while the outbox is off. What fails waits for its next try."""
 
         async def work(service: Mailroom) -> tuple[int, Stats]:
-            with console.status("sending") as status:
+            with Console().status("sending") as status:
                 sent = await service.drain(lambda count: status.update(f"{count} rows handed out"))
             return sent, await service.outbox.stats()
 
@@ -104,7 +105,7 @@ def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
         if json:
             as_json({"handed_out": sent, "pending": left.pending, "dead_lettered": left.dead_lettered})
         else:
-            console.print(f"{sent} rows handed out; {left.pending} pending, {left.dead_lettered} dead-lettered")
+            say(f"{sent} rows handed out; {left.pending} pending, {left.dead_lettered} dead-lettered")
         if left.pending:
             raise typer.Exit(1)
 

@@ -8,8 +8,11 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-console = Console()
-_errors = Console(stderr=True)
+
+def say(*lines: str) -> None:
+    """Prints text for people, wrapped at the width of their terminal."""
+    for line in lines:
+        Console().print(line, markup=False, highlight=False)
 
 
 def as_json(value: Any) -> None:
@@ -18,15 +21,14 @@ def as_json(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints rows under headings. Only the last column wraps; names and times stay on one line."""
-    *narrow, last = columns
-    shown = Table(*(Column(name, no_wrap=True) for name in narrow), Column(last, overflow="fold"), header_style="bold")
+    """Prints rows under headings. What does not fit is folded, never cut."""
+    shown = Table(*(Column(name, overflow="fold") for name in columns), header_style="bold")
     for row in rows:
         shown.add_row(*("" if cell is None else str(cell) for cell in row))
-    console.print(shown)
+    Console().print(shown)
 
 
 def fail(error: Exception, *, code: int) -> NoReturn:
     """Prints the error's message, without a traceback, and exits."""
-    _errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)

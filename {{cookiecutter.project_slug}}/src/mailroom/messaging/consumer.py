@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, SessionTransaction
 
 from mailroom import metrics, tracing
+from mailroom.catalog import EventCatalog
 from mailroom.envelope import Message
 from mailroom.errors import HandlerTimeoutError, RolledBackError
 from mailroom.events import Event
 from mailroom.inbox.store import InboxStore
 from mailroom.log import get_logger
 from mailroom.messaging.handlers import Context, Handler, Handlers
-from mailroom.serialization import EventCatalog
 
 logger = get_logger(__name__)
 

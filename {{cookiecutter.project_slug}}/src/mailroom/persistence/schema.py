@@ -10,10 +10,13 @@ to do; DatabaseUnavailableError means that nobody answered.
 
 import asyncio
 import os
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,7 @@ async def revision(engine: AsyncEngine, message: str, *, autogenerate: bool = Tr
         created.extend(Path(one.path) for one in scripts if one is not None)
 
     await _run(engine, config(ini), write)
+    _format(created[0])
     return created[0]
 
 
@@ -153,6 +157,13 @@ def _read_state(connection: Connection) -> _State:
     present = set(inspect(connection).get_table_names())
     missing = tuple(sorted(set(MailroomBase.metadata.tables) - present))
     return _State(MigrationContext.configure(connection).get_current_heads(), missing)
+
+
+def _format(path: Path) -> None:
+    """In the style of the project, where its formatter is installed."""
+    if find_spec("ruff") is not None:
+        command = [sys.executable, "-m", "ruff", "format", "--quiet", path.name]
+        subprocess.run(command, cwd=path.parent, check=False, capture_output=True)
 
 
 def _find(ini: Path | None) -> Path | None:
