@@ -1,6 +1,7 @@
 """A rendered project passes its own tests, linters and types, and its README's commands work (FAULTS F22, F23)."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -73,3 +74,28 @@ def test_plain_pip_runs_what_its_readme_says(own_shop: Path) -> None:
     assert listed
     for command in listed:
         succeed("sh", "-c", command, cwd=own_shop, env=PATH)
+
+
+def test_what_is_left_without_the_sample_still_works(own_shop: Path) -> None:
+    """Its README says what to delete: a folder, a migration, a test file, and the lines that mount it."""
+    package = own_shop / "src" / "shop"
+    shutil.rmtree(package / "orders")
+    (own_shop / "migrations" / "versions" / "0002_orders.py").unlink()
+    (own_shop / "tests" / "test_orders.py").unlink()
+    for file, lines in {
+        "app.py": {"from shop import orders\n": "", "orders.handlers": ""},
+        "cli.py": {"from shop.orders.demo import demo\n": "", "main.command()(demo)\n": ""},
+    }.items():
+        text = (package / file).read_text(encoding="utf-8")
+        for line, instead in lines.items():
+            assert line in text
+            text = text.replace(line, instead)
+        (package / file).write_text(text, encoding="utf-8")
+
+    for linter in LINTERS:
+        succeed(BIN / linter[0], *linter[1:], cwd=own_shop, env=shared(own_shop))
+    command = [sys.executable, "-c", "from shop.cli import main; main()"]
+    for arguments in (["db", "upgrade"], ["db", "check"], ["posture"], ["outbox", "stats"]):
+        succeed(*command, *arguments, cwd=own_shop, env=shared(own_shop))
+    said = succeed(sys.executable, "-m", "pytest", "-q", "--ignore=tests/mailroom", cwd=own_shop, env=shared(own_shop))
+    assert " passed" in said
