@@ -346,6 +346,7 @@ class TestRefusals:
             {"ordering_key": "a", "delay": timedelta(1)},
             {"delay": timedelta(1), "not_before": soon},
             {"delay": timedelta(-1)},
+            {"delay": timedelta.max},
             {"not_before": soon.replace(tzinfo=None)},
         ):
             with pytest.raises(ValueError, match=r"bank\.deposited"):

@@ -27,6 +27,9 @@ from mailroom.envelope import Message
 from mailroom.errors import CaptureError
 from mailroom.events import Event
 
+LONGEST_DELAY = timedelta(days=36_500)
+"""A hundred years: later than that no database's calendar is asked."""
+
 _SINK = "mailroom.sink"
 _LEDGER = "mailroom.ledger"
 
@@ -52,8 +55,8 @@ class Raised:
                 f"{name}: an event with an ordering key cannot be delayed, since its successors would overtake it; "
                 "drop the delay or the ordering key"
             )
-        if self.delay is not None and self.delay < timedelta(0):
-            raise ValueError(f"{name}: the delay is negative: {self.delay}")
+        if self.delay is not None and not timedelta(0) <= self.delay <= LONGEST_DELAY:
+            raise ValueError(f"{name}: the delay must lie between 0 and {LONGEST_DELAY.days} days, not {self.delay}")
         if self.not_before is not None and self.not_before.tzinfo is None:
             raise ValueError(f"{name}: not_before has no time zone; pass an aware datetime")
 
