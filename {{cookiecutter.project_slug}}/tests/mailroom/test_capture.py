@@ -1,5 +1,6 @@
 """Contract O1-O3: what is captured, when, and what fails the commit."""
 
+import asyncio
 import gc
 import json
 from datetime import UTC, datetime, timedelta
@@ -159,6 +160,20 @@ class TestCommitting:
             session.add(Account())
         inserted = [statement.split()[2] for statement in statements if statement.startswith("INSERT")]
         assert inserted == ["accounts", "accounts", "outbox_messages"]
+
+    async def test_transactions_that_read_before_they_write_wait_for_each_other(self, mailroom: Mailroom) -> None:
+        stored = await stored_account(mailroom)
+
+        async def deposit() -> None:
+            async with mailroom.transaction() as session:
+                account = await session.get_one(Account, stored.id)
+                await asyncio.sleep(0)
+                account.deposit(1)
+
+        await asyncio.gather(*(deposit() for _ in range(10)))
+        async with mailroom.reader() as session:
+            assert (await session.get_one(Account, stored.id)).balance == 10
+        assert len(await rows(mailroom)) == 10
 
 
 class TestSavepoints:
@@ -329,6 +344,8 @@ class TestRefusals:
                     expected = IntegrityError
                 with pytest.raises(expected):
                     await session.commit()
+                if refused == "\0":
+                    await stored_account(mailroom)  # the writer's place is free before the session is closed
             await stored_account(mailroom)
 
     async def test_publish_on_its_own_is_refused_inside_an_open_transaction(self, mailroom: Mailroom) -> None:

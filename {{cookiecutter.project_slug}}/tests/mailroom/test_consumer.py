@@ -69,10 +69,16 @@ async def test_when_a_later_handler_fails_nothing_of_the_message_stays(compose: 
 
 
 async def test_a_duplicate_is_skipped_and_acknowledged(compose: Compose) -> None:
-    mailroom = await compose(handling(first), inbox_on=True)
+    called: list[int] = []
+
+    async def call(event: Deposited, context: Context[Any]) -> None:
+        called.append(event.amount)
+
+    mailroom = await compose(handling(first, call), inbox_on=True)
     sent = message()
     assert [await mailroom.consumer.consume(sent, 1) for _ in range(3)] == ["handled", "duplicate", "duplicate"]
     assert await effects(mailroom) == ["first"]
+    assert called == [1], "its handlers are not even entered again"
 
 
 async def test_without_the_inbox_every_delivery_is_handled(compose: Compose) -> None:
@@ -171,6 +177,22 @@ async def test_a_handler_may_roll_back_its_own_savepoint(compose: Compose) -> No
     mailroom = await compose(handling(first, try_and_undo), inbox_on=True)
     assert await mailroom.consumer.consume(message(), 1) is Outcome.HANDLED
     assert await effects(mailroom) == ["first"]
+
+
+async def test_a_savepoint_that_a_handler_released_is_no_commit(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def keep(event: Deposited, context: Context[Any]) -> None:
+        async with context.session.begin_nested():
+            effect(context, "kept")
+
+    mailroom = await compose(handling(keep, fail), inbox_on=True)
+    sent = message()
+    with pytest.raises(ValueError, match="no luck"):
+        await mailroom.consumer.consume(sent, 1)
+    assert caplog.messages == []
+    assert await effects(mailroom) == []
+    assert await inbox_ids(mailroom) == []
 
 
 async def test_a_handlers_timeout_is_a_failure_that_names_it(compose: Compose) -> None:
