@@ -16,9 +16,10 @@ from click.testing import Result
 from support import Deposited, rows
 from typer.testing import CliRunner
 
-from mailroom import Context, Handlers, Mailroom, Settings
+from mailroom import Context, DomainEvent, Handlers, Mailroom, Settings
 from mailroom.cli import create_cli
 from mailroom.errors import ConfigurationError
+from mailroom.events import Event
 from mailroom.outbox.leases import Leases
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -34,18 +35,24 @@ async def note(event: Deposited, context: Context[Any]) -> None:
     support.effect(context, str(event.amount))
 
 
+class Renumbered(DomainEvent, name="bank.renumbered", version=3, aliases=["bank.moved"]):
+    number: str
+
+
 class Bank:
     """A project of which only the command line is looked at."""
 
     def __init__(self, url: str) -> None:
         self.sections: dict[str, Any] = {"database": {"url": url}, "message_bus": {"enable_outbox": True}}
+        self.handlers = [handlers]
+        self.events: list[type[Event]] = []
         self.app = create_cli("bank", settings=self.settings, mailroom=self.compose)
 
     def settings(self) -> Settings:
         return Settings(**self.sections)
 
     def compose(self) -> Mailroom:
-        return Mailroom(self.settings(), handlers=[handlers], command="bank")
+        return Mailroom(self.settings(), handlers=self.handlers, events=self.events, command="bank")
 
     def __call__(self, *arguments: str) -> Result:
         return CliRunner().invoke(self.app, arguments, env={"COLUMNS": "200"})
@@ -122,7 +129,15 @@ class TestPosture:
         assert empty("db", "upgrade").exit_code == 0
 
     @pytest.mark.parametrize(
-        "command", [["run"], ["outbox", "stats"], ["outbox", "list"], ["outbox", "replay", "1"], ["outbox", "drain"]]
+        "command",
+        [
+            ["run"],
+            ["events"],
+            ["outbox", "stats"],
+            ["outbox", "list"],
+            ["outbox", "replay", "1"],
+            ["outbox", "drain"],
+        ],
     )
     def test_what_composes_a_host_is_refused_without_a_traceback(self, empty: Bank, command: list[str]) -> None:
         empty.sections["message_bus"] = {"provider": "pigeons", "enable_outbox": False}
@@ -138,6 +153,33 @@ class TestPosture:
         app = create_cli("bank", settings=unreadable, mailroom=lambda: Mailroom(unreadable()))
         result = CliRunner().invoke(app, ["posture"])
         assert (result.exit_code, result.stderr.strip()) == (2, "error: no settings.toml here")
+
+
+class TestEvents:
+    def test_it_shows_each_event_and_what_handles_it(self, empty: Bank) -> None:
+        shown = empty("events").stdout
+        for fact in ("bank.deposited", "integration", "test_cli.note"):
+            assert fact in shown
+
+    def test_it_gives_the_same_to_a_machine_by_name(self, empty: Bank) -> None:
+        empty.events = [Renumbered]
+        assert empty.json("events") == [
+            {
+                "name": "bank.deposited",
+                "version": 1,
+                "kind": "integration",
+                "aliases": [],
+                "handlers": [f"{note.__module__}.note"],
+            },
+            {"name": "bank.renumbered", "version": 3, "kind": "domain", "aliases": ["bank.moved"], "handlers": []},
+        ]
+        assert "none" in empty("events").stdout
+
+    def test_a_service_without_events_says_how_to_get_some(self, empty: Bank) -> None:
+        empty.handlers = []
+        result = empty("events")
+        assert (result.exit_code, "no event is known" in result.stdout) == (0, True)
+        assert empty.json("events") == []
 
 
 class TestDb:

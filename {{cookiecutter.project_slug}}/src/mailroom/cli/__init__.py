@@ -5,20 +5,19 @@ Exit codes: 0 done, 1 it could not be done, 2 the settings or the arguments are 
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from mailroom import posture as postures
-from mailroom.cli import db, outbox
+from mailroom.cli import db, events, outbox
+from mailroom.cli.options import Json, examples
 from mailroom.cli.output import as_json, fail, say
 from mailroom.errors import ConfigurationError, MailroomError
 from mailroom.host import Mailroom
 from mailroom.log import configure_logging
 from mailroom.settings import Settings
-
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
 
 
 class _Group(TyperGroup):
@@ -55,7 +54,7 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
         configure_logging(service.settings.logging)
         asyncio.run(service.run())
 
-    @app.command()
+    @app.command(epilog=examples(name, "posture", "posture --json"))
     def posture(json: Json = False) -> None:
         """Show what will run with the settings in force, why, and what it costs."""
         resolved = postures.resolve(settings())
@@ -68,6 +67,11 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
         except ConfigurationError as error:
             if not resolved.is_refused:
                 say(f"refuses to start: {error}")
+
+    @app.command("events", epilog=examples(name, "events", "events --json"))
+    def events_(json: Json = False) -> None:
+        """Show the events that this service knows: names, versions, aliases, kinds, and what handles them."""
+        events.show(mailroom(), json=json)
 
     app.add_typer(db.create(name, settings), name="db")
     app.add_typer(outbox.create(mailroom), name="outbox")

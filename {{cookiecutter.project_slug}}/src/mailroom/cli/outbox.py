@@ -8,12 +8,12 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from mailroom.cli.options import Json
 from mailroom.cli.output import as_json, say, table
 from mailroom.host import Mailroom
 from mailroom.outbox.administration import Replayed, State, Stats
 
 T = TypeVar("T")
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
 
 
 def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
