@@ -21,6 +21,7 @@ from mailroom.cli import create_cli
 from mailroom.errors import ConfigurationError
 from mailroom.events import Event
 from mailroom.outbox.leases import Leases
+from mailroom.persistence.tables import OutboxMessage
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 Run = Callable[..., Result]
@@ -135,6 +136,7 @@ class TestPosture:
             ["events"],
             ["outbox", "stats"],
             ["outbox", "list"],
+            ["outbox", "show", "1"],
             ["outbox", "replay", "1"],
             ["outbox", "drain"],
         ],
@@ -254,6 +256,51 @@ class TestOutbox:
         assert (dead["id"], dead["last_error"]) == (6, "ValueError: a deposit below zero")
         assert {row["state"] for row in bank.json("outbox", "list", "--state", "processed")} == {"processed"}
         assert "bank.deposited" in bank("outbox", "list").stdout
+
+    def test_list_filters_by_event_key_and_age(self, bank: Bank) -> None:
+        async def raise_some(mailroom: Mailroom) -> None:
+            await mailroom.publish(Deposited(amount=1), ordering_key="anna")
+            await mailroom.publish(Deposited(amount=2), ordering_key="bert")
+            await mailroom.publish(support.Renamed(new_name="x"))
+            an_hour_ago = mailroom.database.claims.later(-3_600)
+            await support.change_rows(mailroom, OutboxMessage.id != 1, occurred_on=an_hour_ago)
+
+        bank.do(raise_some)
+
+        def listed(*filters: str) -> list[int]:
+            return [row["id"] for row in bank.json("outbox", "list", *filters)]
+
+        assert listed("--event-type", "bank.deposited") == [2, 1]
+        assert listed("--ordering-key", "anna") == [1]
+        assert listed("--older-than", "30m") == [3, 2]
+        assert listed("--older-than", "2h") == []
+        assert listed("--older-than", "30m", "--event-type", "bank.deposited", "--state", "pending") == [2]
+        assert "--before 2" in bank("outbox", "list", "--limit", "2").stdout
+
+    @pytest.mark.parametrize("age", ["2", "h", "-1h", "1 hour", "9" * 400 + "d"])
+    def test_an_age_that_is_none_is_refused_with_an_example(self, bank: Bank, age: str) -> None:
+        result = bank("outbox", "list", f"--older-than={age}")
+        assert result.exit_code == 2
+        assert "15m" in result.stderr
+
+    def test_show_has_everything_but_the_payload_which_is_shown_on_demand(self, bank: Bank) -> None:
+        bank.do(deposit(41))
+        shown = bank.json("outbox", "show", "1")
+        assert (shown["id"], shown["state"], shown["locked_until"]) == (1, "pending", None)
+        assert set(shown) == {column.key for column in OutboxMessage.__table__.columns} - {"payload"} | {"state"}
+        assert "amount" not in bank("outbox", "show", "1").stdout
+        assert json.loads(bank.json("outbox", "show", "1", "--payload")["payload"])["amount"] == 41
+        assert "41" in bank("outbox", "show", "1", "--payload").stdout
+
+    def test_showing_a_row_that_is_not_there_is_a_message_and_exit_1(self, bank: Bank) -> None:
+        result = bank("outbox", "show", "7")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "no row 7" in result.stderr
+
+    def test_what_is_stored_is_shown_as_it_is(self, bank: Bank) -> None:
+        bank.do(deposit(1))
+        bank.do(lambda mailroom: support.change_rows(mailroom, last_error="[red]odd[/]"))
+        assert "[red]odd[/]" in bank("outbox", "list").stdout
 
     def test_drain_sends_what_is_due_and_says_what_is_left(self, bank: Bank) -> None:
         bank.do(deposit(1, 2))

@@ -74,5 +74,5 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
         events.show(mailroom(), json=json)
 
     app.add_typer(db.create(name, settings), name="db")
-    app.add_typer(outbox.create(mailroom), name="outbox")
+    app.add_typer(outbox.create(name, mailroom), name="outbox")
     return app

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 
 def say(*lines: str) -> None:
@@ -24,7 +25,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints rows under headings. What does not fit is folded, never cut."""
     shown = Table(*(Column(name, overflow="fold") for name in columns), header_style="bold")
     for row in rows:
-        shown.add_row(*("" if cell is None else str(cell) for cell in row))
+        shown.add_row(*("" if cell is None else Text(str(cell)) for cell in row))  # what is stored is no markup
     Console().print(shown)
 
 
