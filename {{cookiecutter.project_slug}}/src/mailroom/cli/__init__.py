@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mailroom import posture as postures
-from mailroom.cli import db, events, outbox
+from mailroom.cli import db, doctor, events, outbox
 from mailroom.cli.options import Json, examples
 from mailroom.cli.output import as_json, fail, say
 from mailroom.errors import ConfigurationError, MailroomError
@@ -36,7 +36,7 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
     """A typer application; add commands of your own to it with `@app.command()`.
 
     `settings` reads the settings in force, `mailroom` composes the service. Commands that explain or repair
-    (`posture`, `db`) need only the settings, so they work where the service would refuse to start (contract P4).
+    (`posture`, `doctor`, `db`) need only the settings, so they work where the service would refuse to start (P4).
     """
     app = typer.Typer(
         name=name,
@@ -67,6 +67,14 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
         except ConfigurationError as error:
             if not resolved.is_refused:
                 say(f"refuses to start: {error}")
+
+    @app.command("doctor", epilog=examples(name, "doctor", "doctor --json"))
+    def doctor_(json: Json = False) -> None:
+        """Look at settings, database, tables, backlog and clocks: each is fine, or what to do is said.
+
+        Exits with 0 if all is well, 1 if there is something to do, 2 if the settings cannot work.
+        """
+        doctor.show(name, settings, mailroom, json=json)
 
     @app.command("events", epilog=examples(name, "events", "events --json"))
     def events_(json: Json = False) -> None:
