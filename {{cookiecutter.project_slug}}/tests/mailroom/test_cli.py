@@ -3,23 +3,27 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import support
 from click.testing import Result
+from sqlalchemy import event
 from support import Deposited, rows
 from typer.testing import CliRunner
 
 from mailroom import Context, DomainEvent, Handlers, Mailroom, Settings
-from mailroom.cli import create_cli
+from mailroom.cli import create_cli, output
 from mailroom.errors import ConfigurationError
 from mailroom.events import Event
+from mailroom.outbox import administration
 from mailroom.outbox.leases import Leases
 from mailroom.persistence.tables import OutboxMessage
 
@@ -53,10 +57,15 @@ class Bank:
         return Settings(**self.sections)
 
     def compose(self) -> Mailroom:
-        return Mailroom(self.settings(), handlers=self.handlers, events=self.events, command="bank")
+        mailroom = Mailroom(self.settings(), handlers=self.handlers, events=self.events, command="bank")
+        self.mailroom_made(mailroom)
+        return mailroom
 
-    def __call__(self, *arguments: str) -> Result:
-        return CliRunner().invoke(self.app, arguments, env={"COLUMNS": "200"})
+    def mailroom_made(self, mailroom: Mailroom) -> None:
+        """For tests that want to be there."""
+
+    def __call__(self, *arguments: str, answer: str | None = None) -> Result:
+        return CliRunner().invoke(self.app, arguments, env={"COLUMNS": "200"}, input=answer)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
@@ -102,6 +111,18 @@ def deposit(*amounts: int) -> Callable[[Mailroom], Any]:
     return work
 
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def interrupt_at_the_first_commit(mailroom: Mailroom) -> None:
+    """Presses Ctrl-C while the first batch is being committed."""
+
+    def press(_connection: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    event.listen(mailroom.database.engine.sync_engine, "commit", press, once=True)
+
+
 class TestPosture:
     def test_it_shows_what_runs_and_where_each_value_comes_from(self, empty: Bank) -> None:
         shown = empty("posture").stdout
@@ -137,7 +158,9 @@ class TestPosture:
             ["outbox", "stats"],
             ["outbox", "list"],
             ["outbox", "show", "1"],
-            ["outbox", "replay", "1"],
+            ["outbox", "replay", "1", "--yes"],
+            ["outbox", "discard", "1", "--yes"],
+            ["outbox", "purge", "--yes"],
             ["outbox", "drain"],
         ],
     )
@@ -310,29 +333,133 @@ class TestOutbox:
         assert bank.json("outbox", "drain") == {"handed_out": 1, "pending": 1, "dead_lettered": 0}
         assert bank("outbox", "drain").exit_code == 1
 
-    def test_replay_makes_rows_due_again_and_leaves_held_ones_alone(self, bank: Bank) -> None:
-        bank.do(deposit(1, 2, 3))
-        bank.do(lambda mailroom: Leases(mailroom.database, lease_seconds=60).claim(support.Deposited.kind, 1))
-        answer = bank.json("outbox", "replay", "1", "2", "9")
-        assert answer == {"replayed": [2], "leased": [1], "missing": [9]}
-        result = bank("outbox", "replay", "1", "9")
+
+@pytest.fixture
+def dead(bank: Bank) -> Bank:
+    """Rows 1 and 2 are dead letters, row 3 was processed, row 4 is pending."""
+    bank.sections["outbox"] = {"max_attempts": 1}
+    bank.do(deposit(-1, -2, 3))
+    bank("outbox", "drain")
+    bank.do(deposit(4))
+    return bank
+
+
+def hold(bank: Bank) -> None:
+    """A relay claims what is due."""
+    bank.do(lambda mailroom: Leases(mailroom.database, lease_seconds=60).claim(Deposited.kind, 9))
+
+
+def states(bank: Bank) -> dict[int, str]:
+    return {row["id"]: row["state"] for row in bank.json("outbox", "list")}
+
+
+class TestReplayAndDiscard:
+    def test_replaying_all_means_dead_letters_and_gives_them_their_attempts_back(self, dead: Bank) -> None:
+        assert dead("outbox", "replay", "--all", "--yes").stdout.strip() == "2 rows replayed"
+        assert [(row.attempts, row.dead_lettered_on) for row in dead.do(rows)][:2] == [(0, None)] * 2
+        assert list(states(dead).values()) == ["pending", "processed", "pending", "pending"]
+
+    def test_discarding_all_deletes_dead_letters_and_nothing_else(self, dead: Bank) -> None:
+        assert dead.json("outbox", "discard", "--all", "--yes") == {"discarded": 2, "held": [], "missing": []}
+        assert states(dead) == {4: "pending", 3: "processed"}
+
+    def test_a_filter_means_dead_letters_unless_a_state_is_given(self, dead: Bank) -> None:
+        filtered = ("--event-type", "bank.deposited", "--yes")
+        assert dead.json("outbox", "discard", *filtered, "--state", "processed")["discarded"] == 1
+        assert dead.json("outbox", "replay", *filtered)["replayed"] == 2
+        assert dead.json("outbox", "discard", "--older-than", "1h", "--yes")["discarded"] == 0
+        assert states(dead) == {4: "pending", 2: "pending", 1: "pending"}
+
+    def test_ids_mean_rows_in_any_state(self, dead: Bank) -> None:
+        assert dead.json("outbox", "replay", "3", "--yes") == {"replayed": 1, "held": [], "missing": []}
+        assert dead.json("outbox", "discard", "3", "4", "4", "--yes")["discarded"] == 2
+        assert states(dead) == {2: "dead-lettered", 1: "dead-lettered"}
+
+    @pytest.mark.parametrize(("verb", "done"), [("replay", "replayed"), ("discard", "discarded")])
+    def test_rows_that_a_relay_holds_are_left_alone_and_reported(self, dead: Bank, verb: str, done: str) -> None:
+        hold(dead)
+        assert dead.json("outbox", verb, "1", "4", "9", "--yes") == {done: 1, "held": [4], "missing": [9]}
+        result = dead("outbox", verb, "4", "9")
         assert result.exit_code == 1
-        assert "a relay holds them: 1" in result.stdout
+        assert "a relay holds them: 4" in result.stdout
         assert "not there: 9" in result.stdout
+        assert dead.json("outbox", verb, "--state", "pending", "--yes")["held"] == [4]
+        assert states(dead)[4] == "leased"
 
-    def test_replaying_all_dead_letters_gives_them_their_attempts_back(self, bank: Bank) -> None:
-        bank.sections["outbox"] = {"max_attempts": 1}
-        bank.do(deposit(-1, -2, 3))
-        bank("outbox", "drain")
-        assert bank.json("outbox", "stats")["dead_lettered"] == 2
-        assert "2 rows are due again" in bank("outbox", "replay", "--dead-letters").stdout
-        assert [(row.attempts, row.dead_lettered_on) for row in bank.do(rows)][:2] == [(0, None)] * 2
+    @pytest.mark.parametrize("command", [("replay", "--all"), ("discard", "--all"), ("discard", "1"), ("purge",)])
+    def test_without_a_terminal_nothing_is_changed_unless_told_so(self, dead: Bank, command: tuple[str, ...]) -> None:
+        dead.do(lambda mailroom: support.change_rows(mailroom, OutboxMessage.id == 3, processed_on=LONG_AGO))
+        before = states(dead)
+        result = dead("outbox", *command)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--yes" in result.stderr
+        assert states(dead) == before
 
-    @pytest.mark.parametrize("arguments", [[], ["1", "--dead-letters"]])
-    def test_replay_wants_either_ids_or_all_dead_letters(self, bank: Bank, arguments: list[str]) -> None:
-        result = bank("outbox", "replay", *arguments)
+    @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, [4, 3]), ("n", 1, [4, 3, 2, 1])])
+    def test_it_shows_what_it_would_change_and_asks(
+        self, dead: Bank, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: list[int]
+    ) -> None:
+        monkeypatch.setattr(output, "has_terminal", lambda: True)
+        result = dead("outbox", "discard", "--all", answer=answer)
+        assert result.exit_code == code
+        assert re.search(r"bank.deposited\W+dead-lettered\W+2", result.stderr)
+        assert "Discard 2 rows?" in result.stderr
+        assert list(states(dead)) == left
+
+    @pytest.mark.parametrize("verb", ["replay", "discard"])
+    @pytest.mark.parametrize(
+        "arguments", [[], ["1", "--all"], ["--all", "--state", "processed"], ["1", "--event-type", "x"]]
+    )
+    def test_rows_are_named_in_one_way(self, bank: Bank, verb: str, arguments: list[str]) -> None:
+        result = bank("outbox", verb, *arguments)
         assert result.exit_code == 2
-        assert "--dead-letters" in result.stderr
+        assert "--all" in result.stderr
+
+    @pytest.mark.parametrize("verb", ["replay", "discard"])
+    def test_leased_rows_cannot_be_asked_for(self, bank: Bank, verb: str) -> None:
+        result = bank("outbox", verb, "--state", "leased", "--yes")
+        assert (result.exit_code, "left alone" in result.stderr) == (2, True)
+
+    @pytest.mark.parametrize("command", ["replay --all", "discard --all", "purge --dead-letters --older-than-days 0"])
+    def test_nothing_to_do_asks_nobody(self, bank: Bank, command: str) -> None:
+        result = bank("outbox", *command.split())
+        assert result.exit_code == 0
+        assert result.stdout.startswith("0 rows")
+
+    def test_an_interrupt_ends_it_between_two_batches_and_says_how_many_are_done(
+        self, bank: Bank, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bank.do(deposit(*range(10)))
+        monkeypatch.setattr(administration, "BATCH_SIZE", 1)
+        monkeypatch.setattr(bank, "mailroom_made", interrupt_at_the_first_commit)
+        result = bank("outbox", "discard", "--state", "pending", "--yes", "--json")
+        assert result.exit_code == 130
+        answer = json.loads(result.stdout)
+        assert answer == {"discarded": 10 - len(states(bank)), "interrupted": True}
+        assert 0 < answer["discarded"] < 10
+        said = bank("outbox", "discard", "--state", "pending", "--yes")
+        assert re.search(r"interrupted: \d rows? discarded; the others are as they were", said.stdout)
+
+
+class TestPurge:
+    def test_it_deletes_processed_rows_after_the_retention(self, dead: Bank) -> None:
+        dead.do(lambda mailroom: support.change_rows(mailroom, OutboxMessage.id == 3, processed_on=LONG_AGO))
+        assert dead("outbox", "purge", "--yes").stdout.strip() == "1 row purged"
+        assert sorted(states(dead)) == [1, 2, 4]
+
+    def test_younger_rows_stay_unless_an_age_is_given(self, dead: Bank) -> None:
+        assert dead.json("outbox", "purge", "--yes") == {"purged": 0}
+        assert dead.json("outbox", "purge", "--older-than-days", "0", "--yes") == {"purged": 1}
+        assert sorted(states(dead)) == [1, 2, 4]
+
+    def test_dead_letters_go_only_if_told_so_and_pending_rows_never(self, dead: Bank) -> None:
+        assert dead.json("outbox", "purge", "--older-than-days", "0", "--dead-letters", "--yes") == {"purged": 3}
+        assert states(dead) == {4: "pending"}
+
+    def test_where_rows_are_kept_for_ever_it_wants_an_age(self, bank: Bank) -> None:
+        bank.sections["outbox"] = {"retention_days": 0}
+        result = bank("outbox", "purge", "--yes")
+        assert (result.exit_code, "--older-than-days" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -363,3 +490,14 @@ def test_every_command_has_a_help_text(empty: Bank, group: list[str]) -> None:
     assert commands
     for line in commands:
         assert len(line.strip("│ ").split(maxsplit=1)) == 2, line
+
+
+OF_THE_OUTBOX = ("stats", "list", "show", "replay", "discard", "purge", "drain")
+
+
+@pytest.mark.parametrize("command", ["posture", "doctor", "events", *(f"outbox {one}" for one in OF_THE_OUTBOX)])
+def test_help_ends_with_examples_that_can_be_copied(empty: Bank, command: str) -> None:
+    result = empty(*command.split(), "--help")
+    assert result.exit_code == 0
+    _, examples = result.stdout.split("Examples:")
+    assert f"bank {command}" in examples

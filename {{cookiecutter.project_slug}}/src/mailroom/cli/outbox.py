@@ -8,22 +8,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mailroom.cli import outbox_changes
 from mailroom.cli.composed import Composed
 from mailroom.cli.options import EventType, InState, Json, OlderThan, OrderingKey, examples
 from mailroom.cli.output import as_json, say, table
 from mailroom.errors import MailroomError
 from mailroom.host import Mailroom
-from mailroom.outbox.administration import Replayed
 from mailroom.outbox.inspection import Details, Stats
 from mailroom.outbox.selection import Selection
 
 
 def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
     """The commands for the outbox of the composed service, whose command line is called `name`."""
-    app = typer.Typer(help="See what the outbox holds, and send it again.", no_args_is_help=True)
+    app = typer.Typer(help="See what the outbox holds, send it again, or clear it away.", no_args_is_help=True)
     with_mailroom = Composed(mailroom)
 
-    @app.command()
+    @app.command(epilog=examples(name, "outbox stats", "outbox stats --json"))
     def stats(json: Json = False) -> None:
         """Count the rows of both tables by what became of them."""
         counted: Stats = with_mailroom(lambda service: service.outbox.stats())
@@ -102,32 +102,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
             ],
         )
 
-    @app.command()
-    def replay(
-        ids: Annotated[list[int] | None, typer.Argument(help="Which rows; see `outbox list`.")] = None,
-        dead_letters: Annotated[bool, typer.Option("--dead-letters", help="All dead letters.")] = False,
-        json: Json = False,
-    ) -> None:
-        """Make rows due again, with all their attempts before them. Rows that a relay holds are left alone."""
-        if bool(ids) == dead_letters:
-            raise typer.BadParameter("give the ids of rows, or --dead-letters")
-
-        async def work(service: Mailroom) -> Replayed:
-            return await service.outbox.replay(ids or await service.outbox.dead_letter_ids())
-
-        result = with_mailroom(work)
-        if json:
-            as_json(asdict(result))
-        else:
-            say(f"{len(result.replayed)} rows are due again")
-            if result.leased:
-                say(f"left alone, since a relay holds them: {', '.join(map(str, result.leased))}")
-            if result.missing:
-                say(f"not there: {', '.join(map(str, result.missing))}")
-        if result.leased or result.missing:
-            raise typer.Exit(1)
-
-    @app.command()
+    @app.command(epilog=examples(name, "outbox drain"))
     def drain(json: Json = False) -> None:
         """Send what is due until nothing is, also while the outbox is off. What fails waits for its next try."""
 
@@ -144,6 +119,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         if left.pending:
             raise typer.Exit(1)
 
+    outbox_changes.add(app, name, with_mailroom)
     return app
 
 

@@ -32,11 +32,6 @@ class Selection:
     older_than: timedelta | None = None
     """The event occurred longer ago than this, by the database's clock."""
 
-    @property
-    def may_be_leased(self) -> bool:
-        """Whether a row that meets the other conditions belongs to it while a relay holds that row."""
-        return self.state in (None, State.PENDING, State.LEASED)
-
     def conditions(self, claims: Claims) -> list[ColumnElement[bool]]:
         """All of them but the ids, which may be too many for one statement."""
         found = [] if self.state is None else [is_in(self.state)]
