@@ -492,10 +492,18 @@ def test_every_command_has_a_help_text(empty: Bank, group: list[str]) -> None:
         assert len(line.strip("│ ").split(maxsplit=1)) == 2, line
 
 
+OF_THE_DATABASE = ("upgrade", "downgrade", "revision", "check", "current")
 OF_THE_OUTBOX = ("stats", "list", "show", "replay", "discard", "purge", "drain")
 
 
-@pytest.mark.parametrize("command", ["posture", "doctor", "events", *(f"outbox {one}" for one in OF_THE_OUTBOX)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("run", "posture", "doctor", "events"),
+        *(f"db {one}" for one in OF_THE_DATABASE),
+        *(f"outbox {one}" for one in OF_THE_OUTBOX),
+    ],
+)
 def test_help_ends_with_examples_that_can_be_copied(empty: Bank, command: str) -> None:
     result = empty(*command.split(), "--help")
     assert result.exit_code == 0

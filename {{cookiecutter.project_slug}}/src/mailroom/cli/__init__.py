@@ -47,7 +47,7 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    @app.command()
+    @app.command(epilog=examples(name, "run"))
     def run() -> None:
         """Run the relay, the cleanup and the consumers that the posture asks for, until SIGTERM or Ctrl-C."""
         service = mailroom()

@@ -21,7 +21,7 @@ Change = Callable[[OutboxAdministration, Selection, Progress], Awaitable[Changed
 INTERRUPTED = 130
 """How shells count an end by Ctrl-C."""
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Which rows; see `outbox list`.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="Which rows; see `outbox list`.")]
 All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 InState = Annotated[State | None, typer.Option("--state", help="Only rows in this state; unset: dead letters.")]
 
