@@ -3,23 +3,29 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import support
 from click.testing import Result
+from sqlalchemy import event
 from support import Deposited, rows
 from typer.testing import CliRunner
 
-from mailroom import Context, Handlers, Mailroom, Settings
-from mailroom.cli import create_cli
+from mailroom import Context, DomainEvent, Handlers, Mailroom, Settings
+from mailroom.cli import create_cli, output
 from mailroom.errors import ConfigurationError
+from mailroom.events import Event
+from mailroom.outbox import administration
 from mailroom.outbox.leases import Leases
+from mailroom.persistence.tables import OutboxMessage
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 Run = Callable[..., Result]
@@ -34,21 +40,32 @@ async def note(event: Deposited, context: Context[Any]) -> None:
     support.effect(context, str(event.amount))
 
 
+class Renumbered(DomainEvent, name="bank.renumbered", version=3, aliases=["bank.moved"]):
+    number: str
+
+
 class Bank:
     """A project of which only the command line is looked at."""
 
     def __init__(self, url: str) -> None:
         self.sections: dict[str, Any] = {"database": {"url": url}, "message_bus": {"enable_outbox": True}}
+        self.handlers = [handlers]
+        self.events: list[type[Event]] = []
         self.app = create_cli("bank", settings=self.settings, mailroom=self.compose)
 
     def settings(self) -> Settings:
         return Settings(**self.sections)
 
     def compose(self) -> Mailroom:
-        return Mailroom(self.settings(), handlers=[handlers], command="bank")
+        mailroom = Mailroom(self.settings(), handlers=self.handlers, events=self.events, command="bank")
+        self.mailroom_made(mailroom)
+        return mailroom
 
-    def __call__(self, *arguments: str) -> Result:
-        return CliRunner().invoke(self.app, arguments, env={"COLUMNS": "200"})
+    def mailroom_made(self, mailroom: Mailroom) -> None:
+        """For tests that want to be there."""
+
+    def __call__(self, *arguments: str, answer: str | None = None) -> Result:
+        return CliRunner().invoke(self.app, arguments, env={"COLUMNS": "200"}, input=answer)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
@@ -94,6 +111,18 @@ def deposit(*amounts: int) -> Callable[[Mailroom], Any]:
     return work
 
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def interrupt_at_the_first_commit(mailroom: Mailroom) -> None:
+    """Presses Ctrl-C while the first batch is being committed."""
+
+    def press(_connection: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    event.listen(mailroom.database.engine.sync_engine, "commit", press, once=True)
+
+
 class TestPosture:
     def test_it_shows_what_runs_and_where_each_value_comes_from(self, empty: Bank) -> None:
         shown = empty("posture").stdout
@@ -122,7 +151,18 @@ class TestPosture:
         assert empty("db", "upgrade").exit_code == 0
 
     @pytest.mark.parametrize(
-        "command", [["run"], ["outbox", "stats"], ["outbox", "list"], ["outbox", "replay", "1"], ["outbox", "drain"]]
+        "command",
+        [
+            ["run"],
+            ["events"],
+            ["outbox", "stats"],
+            ["outbox", "list"],
+            ["outbox", "show", "1"],
+            ["outbox", "replay", "1", "--yes"],
+            ["outbox", "discard", "1", "--yes"],
+            ["outbox", "purge", "--yes"],
+            ["outbox", "drain"],
+        ],
     )
     def test_what_composes_a_host_is_refused_without_a_traceback(self, empty: Bank, command: list[str]) -> None:
         empty.sections["message_bus"] = {"provider": "pigeons", "enable_outbox": False}
@@ -138,6 +178,33 @@ class TestPosture:
         app = create_cli("bank", settings=unreadable, mailroom=lambda: Mailroom(unreadable()))
         result = CliRunner().invoke(app, ["posture"])
         assert (result.exit_code, result.stderr.strip()) == (2, "error: no settings.toml here")
+
+
+class TestEvents:
+    def test_it_shows_each_event_and_what_handles_it(self, empty: Bank) -> None:
+        shown = empty("events").stdout
+        for fact in ("bank.deposited", "integration", "test_cli.note"):
+            assert fact in shown
+
+    def test_it_gives_the_same_to_a_machine_by_name(self, empty: Bank) -> None:
+        empty.events = [Renumbered]
+        assert empty.json("events") == [
+            {
+                "name": "bank.deposited",
+                "version": 1,
+                "kind": "integration",
+                "aliases": [],
+                "handlers": [f"{note.__module__}.note"],
+            },
+            {"name": "bank.renumbered", "version": 3, "kind": "domain", "aliases": ["bank.moved"], "handlers": []},
+        ]
+        assert "none" in empty("events").stdout
+
+    def test_a_service_without_events_says_how_to_get_some(self, empty: Bank) -> None:
+        empty.handlers = []
+        result = empty("events")
+        assert (result.exit_code, "no event is known" in result.stdout) == (0, True)
+        assert empty.json("events") == []
 
 
 class TestDb:
@@ -213,6 +280,51 @@ class TestOutbox:
         assert {row["state"] for row in bank.json("outbox", "list", "--state", "processed")} == {"processed"}
         assert "bank.deposited" in bank("outbox", "list").stdout
 
+    def test_list_filters_by_event_key_and_age(self, bank: Bank) -> None:
+        async def raise_some(mailroom: Mailroom) -> None:
+            await mailroom.publish(Deposited(amount=1), ordering_key="anna")
+            await mailroom.publish(Deposited(amount=2), ordering_key="bert")
+            await mailroom.publish(support.Renamed(new_name="x"))
+            an_hour_ago = mailroom.database.claims.later(-3_600)
+            await support.change_rows(mailroom, OutboxMessage.id != 1, occurred_on=an_hour_ago)
+
+        bank.do(raise_some)
+
+        def listed(*filters: str) -> list[int]:
+            return [row["id"] for row in bank.json("outbox", "list", *filters)]
+
+        assert listed("--event-type", "bank.deposited") == [2, 1]
+        assert listed("--ordering-key", "anna") == [1]
+        assert listed("--older-than", "30m") == [3, 2]
+        assert listed("--older-than", "2h") == []
+        assert listed("--older-than", "30m", "--event-type", "bank.deposited", "--state", "pending") == [2]
+        assert "--before 2" in bank("outbox", "list", "--limit", "2").stdout
+
+    @pytest.mark.parametrize("age", ["2", "h", "-1h", "1 hour", "9" * 400 + "d"])
+    def test_an_age_that_is_none_is_refused_with_an_example(self, bank: Bank, age: str) -> None:
+        result = bank("outbox", "list", f"--older-than={age}")
+        assert result.exit_code == 2
+        assert "15m" in result.stderr
+
+    def test_show_has_everything_but_the_payload_which_is_shown_on_demand(self, bank: Bank) -> None:
+        bank.do(deposit(41))
+        shown = bank.json("outbox", "show", "1")
+        assert (shown["id"], shown["state"], shown["locked_until"]) == (1, "pending", None)
+        assert set(shown) == {column.key for column in OutboxMessage.__table__.columns} - {"payload"} | {"state"}
+        assert "amount" not in bank("outbox", "show", "1").stdout
+        assert json.loads(bank.json("outbox", "show", "1", "--payload")["payload"])["amount"] == 41
+        assert "41" in bank("outbox", "show", "1", "--payload").stdout
+
+    def test_showing_a_row_that_is_not_there_is_a_message_and_exit_1(self, bank: Bank) -> None:
+        result = bank("outbox", "show", "7")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "no row 7" in result.stderr
+
+    def test_what_is_stored_is_shown_as_it_is(self, bank: Bank) -> None:
+        bank.do(deposit(1))
+        bank.do(lambda mailroom: support.change_rows(mailroom, last_error="[red]odd[/]"))
+        assert "[red]odd[/]" in bank("outbox", "list").stdout
+
     def test_drain_sends_what_is_due_and_says_what_is_left(self, bank: Bank) -> None:
         bank.do(deposit(1, 2))
         result = bank("outbox", "drain")
@@ -221,29 +333,133 @@ class TestOutbox:
         assert bank.json("outbox", "drain") == {"handed_out": 1, "pending": 1, "dead_lettered": 0}
         assert bank("outbox", "drain").exit_code == 1
 
-    def test_replay_makes_rows_due_again_and_leaves_held_ones_alone(self, bank: Bank) -> None:
-        bank.do(deposit(1, 2, 3))
-        bank.do(lambda mailroom: Leases(mailroom.database, lease_seconds=60).claim(support.Deposited.kind, 1))
-        answer = bank.json("outbox", "replay", "1", "2", "9")
-        assert answer == {"replayed": [2], "leased": [1], "missing": [9]}
-        result = bank("outbox", "replay", "1", "9")
+
+@pytest.fixture
+def dead(bank: Bank) -> Bank:
+    """Rows 1 and 2 are dead letters, row 3 was processed, row 4 is pending."""
+    bank.sections["outbox"] = {"max_attempts": 1}
+    bank.do(deposit(-1, -2, 3))
+    bank("outbox", "drain")
+    bank.do(deposit(4))
+    return bank
+
+
+def hold(bank: Bank) -> None:
+    """A relay claims what is due."""
+    bank.do(lambda mailroom: Leases(mailroom.database, lease_seconds=60).claim(Deposited.kind, 9))
+
+
+def states(bank: Bank) -> dict[int, str]:
+    return {row["id"]: row["state"] for row in bank.json("outbox", "list")}
+
+
+class TestReplayAndDiscard:
+    def test_replaying_all_means_dead_letters_and_gives_them_their_attempts_back(self, dead: Bank) -> None:
+        assert dead("outbox", "replay", "--all", "--yes").stdout.strip() == "2 rows replayed"
+        assert [(row.attempts, row.dead_lettered_on) for row in dead.do(rows)][:2] == [(0, None)] * 2
+        assert list(states(dead).values()) == ["pending", "processed", "pending", "pending"]
+
+    def test_discarding_all_deletes_dead_letters_and_nothing_else(self, dead: Bank) -> None:
+        assert dead.json("outbox", "discard", "--all", "--yes") == {"discarded": 2, "held": [], "missing": []}
+        assert states(dead) == {4: "pending", 3: "processed"}
+
+    def test_a_filter_means_dead_letters_unless_a_state_is_given(self, dead: Bank) -> None:
+        filtered = ("--event-type", "bank.deposited", "--yes")
+        assert dead.json("outbox", "discard", *filtered, "--state", "processed")["discarded"] == 1
+        assert dead.json("outbox", "replay", *filtered)["replayed"] == 2
+        assert dead.json("outbox", "discard", "--older-than", "1h", "--yes")["discarded"] == 0
+        assert states(dead) == {4: "pending", 2: "pending", 1: "pending"}
+
+    def test_ids_mean_rows_in_any_state(self, dead: Bank) -> None:
+        assert dead.json("outbox", "replay", "3", "--yes") == {"replayed": 1, "held": [], "missing": []}
+        assert dead.json("outbox", "discard", "3", "4", "4", "--yes")["discarded"] == 2
+        assert states(dead) == {2: "dead-lettered", 1: "dead-lettered"}
+
+    @pytest.mark.parametrize(("verb", "done"), [("replay", "replayed"), ("discard", "discarded")])
+    def test_rows_that_a_relay_holds_are_left_alone_and_reported(self, dead: Bank, verb: str, done: str) -> None:
+        hold(dead)
+        assert dead.json("outbox", verb, "1", "4", "9", "--yes") == {done: 1, "held": [4], "missing": [9]}
+        result = dead("outbox", verb, "4", "9")
         assert result.exit_code == 1
-        assert "a relay holds them: 1" in result.stdout
+        assert "a relay holds them: 4" in result.stdout
         assert "not there: 9" in result.stdout
+        assert dead.json("outbox", verb, "--state", "pending", "--yes")["held"] == [4]
+        assert states(dead)[4] == "leased"
 
-    def test_replaying_all_dead_letters_gives_them_their_attempts_back(self, bank: Bank) -> None:
-        bank.sections["outbox"] = {"max_attempts": 1}
-        bank.do(deposit(-1, -2, 3))
-        bank("outbox", "drain")
-        assert bank.json("outbox", "stats")["dead_lettered"] == 2
-        assert "2 rows are due again" in bank("outbox", "replay", "--dead-letters").stdout
-        assert [(row.attempts, row.dead_lettered_on) for row in bank.do(rows)][:2] == [(0, None)] * 2
+    @pytest.mark.parametrize("command", [("replay", "--all"), ("discard", "--all"), ("discard", "1"), ("purge",)])
+    def test_without_a_terminal_nothing_is_changed_unless_told_so(self, dead: Bank, command: tuple[str, ...]) -> None:
+        dead.do(lambda mailroom: support.change_rows(mailroom, OutboxMessage.id == 3, processed_on=LONG_AGO))
+        before = states(dead)
+        result = dead("outbox", *command)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--yes" in result.stderr
+        assert states(dead) == before
 
-    @pytest.mark.parametrize("arguments", [[], ["1", "--dead-letters"]])
-    def test_replay_wants_either_ids_or_all_dead_letters(self, bank: Bank, arguments: list[str]) -> None:
-        result = bank("outbox", "replay", *arguments)
+    @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, [4, 3]), ("n", 1, [4, 3, 2, 1])])
+    def test_it_shows_what_it_would_change_and_asks(
+        self, dead: Bank, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: list[int]
+    ) -> None:
+        monkeypatch.setattr(output, "has_terminal", lambda: True)
+        result = dead("outbox", "discard", "--all", answer=answer)
+        assert result.exit_code == code
+        assert re.search(r"bank.deposited\W+dead-lettered\W+2", result.stderr)
+        assert "Discard 2 rows?" in result.stderr
+        assert list(states(dead)) == left
+
+    @pytest.mark.parametrize("verb", ["replay", "discard"])
+    @pytest.mark.parametrize(
+        "arguments", [[], ["1", "--all"], ["--all", "--state", "processed"], ["1", "--event-type", "x"]]
+    )
+    def test_rows_are_named_in_one_way(self, bank: Bank, verb: str, arguments: list[str]) -> None:
+        result = bank("outbox", verb, *arguments)
         assert result.exit_code == 2
-        assert "--dead-letters" in result.stderr
+        assert "--all" in result.stderr
+
+    @pytest.mark.parametrize("verb", ["replay", "discard"])
+    def test_leased_rows_cannot_be_asked_for(self, bank: Bank, verb: str) -> None:
+        result = bank("outbox", verb, "--state", "leased", "--yes")
+        assert (result.exit_code, "left alone" in result.stderr) == (2, True)
+
+    @pytest.mark.parametrize("command", ["replay --all", "discard --all", "purge --dead-letters --older-than-days 0"])
+    def test_nothing_to_do_asks_nobody(self, bank: Bank, command: str) -> None:
+        result = bank("outbox", *command.split())
+        assert result.exit_code == 0
+        assert result.stdout.startswith("0 rows")
+
+    def test_an_interrupt_ends_it_between_two_batches_and_says_how_many_are_done(
+        self, bank: Bank, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bank.do(deposit(*range(10)))
+        monkeypatch.setattr(administration, "BATCH_SIZE", 1)
+        monkeypatch.setattr(bank, "mailroom_made", interrupt_at_the_first_commit)
+        result = bank("outbox", "discard", "--state", "pending", "--yes", "--json")
+        assert result.exit_code == 130
+        answer = json.loads(result.stdout)
+        assert answer == {"discarded": 10 - len(states(bank)), "interrupted": True}
+        assert 0 < answer["discarded"] < 10
+        said = bank("outbox", "discard", "--state", "pending", "--yes")
+        assert re.search(r"interrupted: \d rows? discarded; the others are as they were", said.stdout)
+
+
+class TestPurge:
+    def test_it_deletes_processed_rows_after_the_retention(self, dead: Bank) -> None:
+        dead.do(lambda mailroom: support.change_rows(mailroom, OutboxMessage.id == 3, processed_on=LONG_AGO))
+        assert dead("outbox", "purge", "--yes").stdout.strip() == "1 row purged"
+        assert sorted(states(dead)) == [1, 2, 4]
+
+    def test_younger_rows_stay_unless_an_age_is_given(self, dead: Bank) -> None:
+        assert dead.json("outbox", "purge", "--yes") == {"purged": 0}
+        assert dead.json("outbox", "purge", "--older-than-days", "0", "--yes") == {"purged": 1}
+        assert sorted(states(dead)) == [1, 2, 4]
+
+    def test_dead_letters_go_only_if_told_so_and_pending_rows_never(self, dead: Bank) -> None:
+        assert dead.json("outbox", "purge", "--older-than-days", "0", "--dead-letters", "--yes") == {"purged": 3}
+        assert states(dead) == {4: "pending"}
+
+    def test_where_rows_are_kept_for_ever_it_wants_an_age(self, bank: Bank) -> None:
+        bank.sections["outbox"] = {"retention_days": 0}
+        result = bank("outbox", "purge", "--yes")
+        assert (result.exit_code, "--older-than-days" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -274,3 +490,22 @@ def test_every_command_has_a_help_text(empty: Bank, group: list[str]) -> None:
     assert commands
     for line in commands:
         assert len(line.strip("│ ").split(maxsplit=1)) == 2, line
+
+
+OF_THE_DATABASE = ("upgrade", "downgrade", "revision", "check", "current")
+OF_THE_OUTBOX = ("stats", "list", "show", "replay", "discard", "purge", "drain")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("run", "posture", "doctor", "events"),
+        *(f"db {one}" for one in OF_THE_DATABASE),
+        *(f"outbox {one}" for one in OF_THE_OUTBOX),
+    ],
+)
+def test_help_ends_with_examples_that_can_be_copied(empty: Bank, command: str) -> None:
+    result = empty(*command.split(), "--help")
+    assert result.exit_code == 0
+    _, examples = result.stdout.split("Examples:")
+    assert f"bank {command}" in examples

@@ -28,6 +28,7 @@ from mailroom.errors import ConnectionLostError, TransportUnavailableError
 from mailroom.events import Kind
 from mailroom.outbox.leases import Leases, Settlement, Verdict
 from mailroom.outbox.processor import OutboxProcessor
+from mailroom.outbox.selection import Selection
 from mailroom.persistence.tables import OutboxMessage
 
 QUICK = {"retry_min_interval_seconds": 0.001, "retry_max_interval_seconds": 0.002}
@@ -243,7 +244,7 @@ class TestFailing:
         mailroom = await compose(noting(), outbox_on=True, inbox_on=True)
         await publish(mailroom, 1)
         await mailroom.drain()
-        await mailroom.outbox.replay([1])
+        await mailroom.outbox.replay(Selection(ids=[1]))
         await mailroom.drain()
         assert await effects(mailroom) == ["1 at attempt 1"]
         (row,) = await rows(mailroom)
@@ -720,6 +721,6 @@ async def test_replaying_a_row_that_a_relay_holds_is_refused(compose: Compose) -
     mailroom = await compose(outbox_on=True)
     await publish(mailroom, 1, 2)
     (held, *_) = await Leases(mailroom.database, lease_seconds=60).claim(Kind.INTEGRATION, 1)
-    result = await mailroom.outbox.replay([1, 2, 99])
-    assert (result.replayed, result.leased, result.missing) == ([2], [1], [99])
+    result = await mailroom.outbox.replay(Selection(ids=[1, 2, 99]))
+    assert (result.rows, result.held, result.missing) == (1, (1,), (99,))
     assert (await rows(mailroom))[0].lock_token == held.token

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support import Compose, Deposited, Renamed, effect, until
 
 from mailroom import Context, Handlers
+from mailroom.outbox.selection import Selection
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +96,7 @@ async def test_what_becomes_of_messages_is_counted(compose: Compose, reader: InM
     await mailroom.publish(Deposited(amount=1))
     await mailroom.publish(Deposited(amount=-1))
     await mailroom.drain()
-    await mailroom.outbox.replay([1])
+    await mailroom.outbox.replay(Selection(ids=[1]))
     await mailroom.drain()
     after = measured(reader)
     risen = {name: after[name] - before.get(name, 0) for name in after}

@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from mailroom.cli.options import Json, examples
 from mailroom.cli.output import as_json, say
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
@@ -33,19 +34,19 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         at = with_engine(schema.current)
         say(f"at {', '.join(at)}" if at else "empty: no migration was applied")
 
-    @app.command()
+    @app.command(epilog=examples(name, "db upgrade", "db upgrade 0002"))
     def upgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, or head.")] = "head") -> None:
         """Apply the migrations that are missing."""
         with_engine(lambda engine: schema.upgrade(engine, revision))
         show_current()
 
-    @app.command()
+    @app.command(epilog=examples(name, "db downgrade -- -1", "db downgrade base"))
     def downgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, -1, or base.")]) -> None:
         """Take migrations back. This drops what they created, with everything in it."""
         with_engine(lambda engine: schema.downgrade(engine, revision))
         show_current()
 
-    @app.command()
+    @app.command(epilog=examples(name, 'db revision -m "parcels"', 'db revision -m "fill in carriers" --empty'))
     def revision(
         message: Annotated[str, typer.Option("--message", "-m", help="What the migration does, in a few words.")],
         empty: Annotated[bool, typer.Option("--empty", help="Do not compare; write an empty migration.")] = False,
@@ -54,8 +55,8 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         written = with_engine(lambda engine: schema.revision(engine, message, autogenerate=not empty))
         say(f"wrote {written}; read it before you apply it with: {name} db upgrade")
 
-    @app.command()
-    def check(json: Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")] = False) -> None:
+    @app.command(epilog=examples(name, "db check", "db check --json"))
+    def check(json: Json = False) -> None:
         """Exit with 0 if models and database agree, and with 1 and the differences if they do not."""
         differences = with_engine(schema.check)
         if json:
@@ -67,8 +68,8 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         if differences:
             raise typer.Exit(1)
 
-    @app.command()
-    def current(json: Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")] = False) -> None:
+    @app.command(epilog=examples(name, "db current", "db current --json"))
+    def current(json: Json = False) -> None:
         """Show at which migration the database is, and which one the code has."""
         at, newest = with_engine(schema.current), schema.heads()
         if json:

@@ -1,37 +1,29 @@
 """`outbox`: what waits, what failed, and sending it again."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, TypeVar
+from datetime import datetime
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from mailroom.cli import outbox_changes
+from mailroom.cli.composed import Composed
+from mailroom.cli.options import EventType, InState, Json, OlderThan, OrderingKey, examples
 from mailroom.cli.output import as_json, say, table
+from mailroom.errors import MailroomError
 from mailroom.host import Mailroom
-from mailroom.outbox.administration import Replayed, State, Stats
-
-T = TypeVar("T")
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
+from mailroom.outbox.inspection import Details, Stats
+from mailroom.outbox.selection import Selection
 
 
-def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
-    """The commands for the outbox of the composed service."""
-    app = typer.Typer(help="See what the outbox holds, and send it again.", no_args_is_help=True)
+def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
+    """The commands for the outbox of the composed service, whose command line is called `name`."""
+    app = typer.Typer(help="See what the outbox holds, send it again, or clear it away.", no_args_is_help=True)
+    with_mailroom = Composed(mailroom)
 
-    def with_mailroom(work: Callable[[Mailroom], Awaitable[T]]) -> T:
-        async def run() -> T:
-            service = mailroom()
-            try:
-                await service.ensure_migrated()
-                return await work(service)
-            finally:
-                await service.close()
-
-        return asyncio.run(run())
-
-    @app.command()
+    @app.command(epilog=examples(name, "outbox stats", "outbox stats --json"))
     def stats(json: Json = False) -> None:
         """Count the rows of both tables by what became of them."""
         counted: Stats = with_mailroom(lambda service: service.outbox.stats())
@@ -40,59 +32,77 @@ def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
         else:
             table(["rows", "count"], [(name.replace("_", " "), value) for name, value in asdict(counted).items()])
 
-    @app.command("list")
+    @app.command(
+        "list",
+        epilog=examples(
+            name,
+            "outbox list --state dead-lettered",
+            "outbox list --event-type shop.order-placed --older-than 2h",
+            "outbox list --limit 100 --before 4711",
+        ),
+    )
     def list_(
-        state: Annotated[State | None, typer.Option(help="Only rows in this state.")] = None,
+        state: InState = None,
+        event_type: EventType = None,
+        ordering_key: OrderingKey = None,
+        older_than: OlderThan = None,
         limit: Annotated[int, typer.Option(min=1, help="How many rows to show.")] = 50,
         before: Annotated[int | None, typer.Option(help="Only rows with a smaller id: the next page.")] = None,
         json: Json = False,
     ) -> None:
         """List rows without their payloads, the newest first."""
-        entries = with_mailroom(lambda service: service.outbox.entries(state=state, limit=limit, before_id=before))
+        chosen = Selection(state=state, event_type=event_type, ordering_key=ordering_key, older_than=older_than)
+        entries = with_mailroom(lambda service: service.outbox.entries(chosen, limit=limit, before_id=before))
         if json:
             as_json([asdict(entry) for entry in entries])
             return
         table(
-            ["id", "event", "state", "attempts", "occurred on", "last error"],
+            ["id", "event", "state", "attempts", "occurred on", "ordering key", "last error"],
             [
                 (
                     one.id,
                     one.event_type,
                     one.state,
                     one.attempts,
-                    f"{one.occurred_on:%Y-%m-%dT%H:%M:%SZ}",
+                    _time(one.occurred_on),
+                    one.ordering_key,
                     one.last_error,
                 )
                 for one in entries
             ],
         )
+        if len(entries) == limit:
+            say(f"the next page: --before {entries[-1].id}")
 
-    @app.command()
-    def replay(
-        ids: Annotated[list[int] | None, typer.Argument(help="Which rows; see `outbox list`.")] = None,
-        dead_letters: Annotated[bool, typer.Option("--dead-letters", help="All dead letters.")] = False,
+    @app.command(epilog=examples(name, "outbox show 7", "outbox show 7 --payload --json"))
+    def show(
+        row_id: Annotated[int, typer.Argument(metavar="ID", help="Which row; see `outbox list`.")],
+        payload: Annotated[bool, typer.Option("--payload", help="With the payload, which may be private.")] = False,
         json: Json = False,
     ) -> None:
-        """Make rows due again, with all their attempts before them. Rows that a relay holds are left alone."""
-        if bool(ids) == dead_letters:
-            raise typer.BadParameter("give the ids of rows, or --dead-letters")
+        """Show one row with all it has; the payload only where it is asked for."""
 
-        async def work(service: Mailroom) -> Replayed:
-            return await service.outbox.replay(ids or await service.outbox.dead_letter_ids())
+        async def work(service: Mailroom) -> Details | None:
+            return await service.outbox.entry(row_id, with_payload=payload)
 
-        result = with_mailroom(work)
+        found = with_mailroom(work)
+        if found is None:
+            raise MailroomError(f"there is no row {row_id} in the outbox; `{name} outbox list` shows what there is")
+        shown = asdict(found)
+        if not payload:
+            del shown["payload"]
         if json:
-            as_json(asdict(result))
-        else:
-            say(f"{len(result.replayed)} rows are due again")
-            if result.leased:
-                say(f"left alone, since a relay holds them: {', '.join(map(str, result.leased))}")
-            if result.missing:
-                say(f"not there: {', '.join(map(str, result.missing))}")
-        if result.leased or result.missing:
-            raise typer.Exit(1)
+            as_json(shown)
+            return
+        table(
+            ["what", "value"],
+            [
+                (what.replace("_", " "), _time(value) if isinstance(value, datetime) else value)
+                for what, value in shown.items()
+            ],
+        )
 
-    @app.command()
+    @app.command(epilog=examples(name, "outbox drain"))
     def drain(json: Json = False) -> None:
         """Send what is due until nothing is, also while the outbox is off. What fails waits for its next try."""
 
@@ -109,4 +119,9 @@ def create(mailroom: Callable[[], Mailroom]) -> typer.Typer:
         if left.pending:
             raise typer.Exit(1)
 
+    outbox_changes.add(app, name, with_mailroom)
     return app
+
+
+def _time(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,170 +1,133 @@
-"""Looking at the outbox and repairing it by hand; a row that a relay holds is never touched (contract A1)."""
+"""Repairing the outbox by hand, batch by batch; a row that a relay holds is never touched (contract A1)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
-from uuid import UUID
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, select, update
+from sqlalchemy import ColumnElement, Delete, Update, delete, func, or_, select, update
 
-from mailroom.persistence.database import Database
-from mailroom.persistence.tables import InboxMessage, OutboxMessage
+from mailroom.outbox.inspection import OutboxInspection
+from mailroom.outbox.selection import Selection, State
+from mailroom.persistence.tables import OutboxMessage
 
+BATCH_SIZE = 1_000
 
-class State(StrEnum):
-    """Where a row of the outbox stands."""
-
-    PENDING = "pending"
-    LEASED = "leased"
-    PROCESSED = "processed"
-    DEAD_LETTERED = "dead-lettered"
+Progress = Callable[[int], None]
+"""Told after each batch how many rows are done. What it raises ends the work; finished batches stay done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """Both tables in numbers."""
-
-    pending: int
-    """To be sent, those held by a relay included."""
-    leased: int
-    """Held by a relay now, or by one that stopped without finishing."""
-    retrying: int
-    """Pending, and failed at least once."""
-    processed: int
-    dead_lettered: int
-    oldest_pending_seconds: float | None
-    """How long ago the oldest pending event occurred."""
-    inbox: int
+def ignore(_done: int) -> None:
+    """The progress of nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One row of the outbox without its payload."""
+class Changed:
+    """What became of the selected rows."""
 
-    id: int
-    message_id: UUID
-    kind: str
-    event_type: str
-    event_version: int
-    state: State
-    ordering_key: str | None
-    occurred_on: datetime
-    available_on: datetime
-    attempts: int
-    last_error: str | None
+    rows: int
+    """How many were changed."""
+    held: tuple[int, ...]
+    """Held by a relay when their turn came, and left alone."""
+    missing: tuple[int, ...]
+    """Ids that were asked for and are not there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """What became of a replay."""
+class OutboxAdministration(OutboxInspection):
+    """The handles of an operator on one data source: what can be seen, and what can be changed.
 
-    replayed: Sequence[int]
-    leased: Sequence[int]
-    """Held by a relay, and left alone."""
-    missing: Sequence[int]
+    Every batch commits at once, so that relays and producers go on beside long work, and what was done stays done.
+    """
 
-
-class OutboxAdministration:
-    """The handles of an operator on one data source."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def stats(self) -> Stats:
-        row = OutboxMessage
-        pending = _is(State.PENDING) | _is(State.LEASED)
-        counts = select(
-            func.count().filter(pending),
-            func.count().filter(_is(State.LEASED)),
-            func.count().filter(pending, row.attempts > 0),
-            func.count().filter(_is(State.PROCESSED)),
-            func.count().filter(_is(State.DEAD_LETTERED)),
-            func.min(row.occurred_on).filter(pending),
-            self._database.claims.now(),
-            select(func.count()).select_from(InboxMessage).scalar_subquery(),
-        ).select_from(row)
-        async with self._database.reader() as session:
-            result = (await session.execute(counts)).one()
-        (waiting, leased, retrying, processed, dead_lettered, oldest, now, inbox) = result
-        return Stats(
-            pending=waiting,
-            leased=leased,
-            retrying=retrying,
-            processed=processed,
-            dead_lettered=dead_lettered,
-            oldest_pending_seconds=(now - oldest).total_seconds() if oldest is not None else None,
-            inbox=inbox,
-        )
-
-    async def entries(
-        self, *, state: State | None = None, limit: int = 50, before_id: int | None = None
-    ) -> list[Entry]:
-        """The newest rows first, `limit` at a time; go on with the last id that you got."""
-        statement = select(OutboxMessage).order_by(OutboxMessage.id.desc()).limit(limit)
-        if state is not None:
-            statement = statement.where(_is(state))
-        if before_id is not None:
-            statement = statement.where(OutboxMessage.id < before_id)
-        async with self._database.reader() as session:
-            return [_entry(row) for row in (await session.scalars(statement)).all()]
-
-    async def dead_letter_ids(self) -> list[int]:
-        """All that a replay of dead letters would send again, the oldest first."""
-        statement = select(OutboxMessage.id).where(_is(State.DEAD_LETTERED)).order_by(OutboxMessage.id)
-        async with self._database.reader() as session:
-            return list((await session.scalars(statement)).all())
-
-    async def replay(self, ids: Sequence[int]) -> Replayed:
-        """Makes rows due now, with all their attempts before them. Rows that a relay holds are left alone (F17).
+    async def replay(self, selection: Selection, progress: Progress = ignore) -> Changed:
+        """Makes rows due now, with all their attempts before them; rows that a relay holds are left alone (F17).
 
         The message id stays, so where the inbox already knows it, its handlers do not run again.
         """
-        again = (
-            update(OutboxMessage)
-            .where(OutboxMessage.id.in_(ids), OutboxMessage.lock_token.is_(None))
-            .values(available_on=self._database.claims.now(), attempts=0, processed_on=None, dead_lettered_on=None)
-            .returning(OutboxMessage.id)
+        again = update(OutboxMessage).values(
+            available_on=self._database.claims.now(), attempts=0, processed_on=None, dead_lettered_on=None
         )
-        async with self._database.connection() as connection:
-            replayed = set((await connection.execute(again)).scalars().all())
-            left = select(OutboxMessage.id).where(OutboxMessage.id.in_(ids))
-            existing = set((await connection.execute(left)).scalars().all())
-        return Replayed(
-            replayed=sorted(replayed),
-            leased=sorted(existing - replayed),
-            missing=sorted(set(ids) - existing),
-        )
+        return await self._change(again, selection, progress)
 
+    async def discard(self, selection: Selection, progress: Progress = ignore) -> Changed:
+        """Deletes rows for good; rows that a relay holds are left alone. What was pending is never sent."""
+        return await self._change(delete(OutboxMessage), selection, progress)
 
-def _is(state: State) -> ColumnElement[bool]:
-    row = OutboxMessage
-    unfinished = and_(row.processed_on.is_(None), row.dead_lettered_on.is_(None))
-    return {
-        State.PENDING: and_(unfinished, row.lock_token.is_(None)),
-        State.LEASED: and_(unfinished, row.lock_token.is_not(None)),
-        State.PROCESSED: and_(row.processed_on.is_not(None), row.dead_lettered_on.is_(None)),
-        State.DEAD_LETTERED: row.dead_lettered_on.is_not(None),
-    }[state]
+    async def purge(self, older_than: timedelta, *, dead_letters: bool = False, progress: Progress = ignore) -> int:
+        """Deletes rows that were processed longer ago, and dead letters only if told to. Returns how many."""
+        condition = self._purgeable(older_than, dead_letters=dead_letters)
+        done = 0
+        async for batch in self._batches([condition]):
+            async with self._database.connection() as connection:
+                gone = delete(OutboxMessage).where(OutboxMessage.id.in_(batch), condition)
+                done += (await connection.execute(gone)).rowcount
+            progress(done)
+        return done
 
+    async def purgeable(self, older_than: timedelta, *, dead_letters: bool = False) -> int:
+        """How many rows `purge` would delete now."""
+        condition = self._purgeable(older_than, dead_letters=dead_letters)
+        async with self._database.reader() as session:
+            statement = select(func.count()).select_from(OutboxMessage).where(condition)
+            return (await session.execute(statement)).scalar_one()
 
-def _entry(row: OutboxMessage) -> Entry:
-    if row.dead_lettered_on is not None:
-        state = State.DEAD_LETTERED
-    elif row.processed_on is not None:
-        state = State.PROCESSED
-    else:
-        state = State.PENDING if row.lock_token is None else State.LEASED
-    return Entry(
-        id=row.id,
-        message_id=row.message_id,
-        kind=row.kind,
-        event_type=row.event_type,
-        event_version=row.event_version,
-        state=state,
-        ordering_key=row.ordering_key,
-        occurred_on=row.occurred_on,
-        available_on=row.available_on,
-        attempts=row.attempts,
-        last_error=row.last_error,
-    )
+    async def held(self, selection: Selection) -> tuple[int, ...]:
+        """The rows that would be selected if no relay held them."""
+        if selection.state not in (None, State.PENDING, State.LEASED):
+            return ()
+        return tuple(await self._ids(replace(selection, state=State.LEASED)))
+
+    async def missing(self, selection: Selection) -> tuple[int, ...]:
+        """The ids of the selection that are not there."""
+        if selection.ids is None:
+            return ()
+        return tuple(sorted(set(selection.ids) - set(await self._ids(Selection(ids=selection.ids)))))
+
+    async def _change(self, statement: Update | Delete, selection: Selection, progress: Progress) -> Changed:
+        """A row is tested again when it is changed: since it was found, a relay may have claimed it.
+
+        And one that was replayed may be claimed at once, so who is held is never asked afterwards.
+        """
+        missing, held, done = await self.missing(selection), set(await self.held(selection)), 0
+        free = OutboxMessage.lock_token.is_(None)
+        for conditions in self.conditions(selection):
+            async for batch in self._batches([*conditions, free]):
+                changing: Any = statement.where(OutboxMessage.id.in_(batch), *conditions, free)
+                async with self._database.connection() as connection:
+                    changed = set((await connection.execute(changing.returning(OutboxMessage.id))).scalars().all())
+                held = (held | set(batch)) - changed
+                done += len(changed)
+                progress(done)
+        return Changed(rows=done, held=tuple(sorted(held)), missing=missing)
+
+    async def _batches(self, conditions: list[ColumnElement[bool]]) -> AsyncIterator[list[int]]:
+        """Ids in order, each once: a row that comes back while the work goes on is not met again."""
+        last, newest = 0, select(func.max(OutboxMessage.id))
+        async with self._database.reader() as session:
+            end = (await session.execute(newest)).scalar_one() or 0
+        while True:
+            found = (
+                select(OutboxMessage.id)
+                .where(*conditions, OutboxMessage.id > last, OutboxMessage.id <= end)
+                .order_by(OutboxMessage.id)
+                .limit(BATCH_SIZE)
+            )
+            async with self._database.reader() as session:
+                batch = list((await session.scalars(found)).all())
+            if not batch:
+                return
+            yield batch
+            last = batch[-1]
+
+    async def _ids(self, selection: Selection) -> list[int]:
+        found: list[int] = []
+        async with self._database.reader() as session:
+            for conditions in self.conditions(selection):
+                found += (await session.scalars(select(OutboxMessage.id).where(*conditions))).all()
+        return sorted(found)
+
+    def _purgeable(self, older_than: timedelta, *, dead_letters: bool) -> ColumnElement[bool]:
+        before = self._database.claims.later(-older_than.total_seconds())
+        row = OutboxMessage
+        processed = row.processed_on < before
+        return or_(processed, row.dead_lettered_on < before) if dead_letters else processed

@@ -106,6 +106,11 @@ async def current(engine: AsyncEngine) -> tuple[str, ...]:
     return (await _state(engine)).revisions
 
 
+async def missing_tables(engine: AsyncEngine) -> tuple[str, ...]:
+    """Which of mailroom's own tables the database does not have."""
+    return (await _state(engine)).missing_tables
+
+
 async def ensure_migrated(engine: AsyncEngine, *, command: str, ini: Path | None = None) -> None:
     """Return only if the database has what this code needs; called before anything starts.
 

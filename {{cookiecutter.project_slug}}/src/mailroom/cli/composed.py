@@ -1,0 +1,29 @@
+"""What commands do with the composed service: on a migrated database, and every connection given back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from mailroom.host import Mailroom
+
+T = TypeVar("T")
+
+
+class Composed:
+    """`composed(work)` composes the service, lets `work` have it, and closes it."""
+
+    def __init__(self, mailroom: Callable[[], Mailroom]) -> None:
+        self._mailroom = mailroom
+
+    def __call__(self, work: Callable[[Mailroom], Awaitable[T]]) -> T:
+        """Raises SchemaError, with the command to run, if the database is not migrated."""
+
+        async def run() -> T:
+            service = self._mailroom()
+            try:
+                await service.ensure_migrated()
+                return await work(service)
+            finally:
+                await service.close()
+
+        return asyncio.run(run())
