@@ -430,49 +430,6 @@ class TestLeases:
         assert await effects(mailroom) == [f"{amount} at attempt 2" for amount in (1, 2, 3)]
         assert [row.attempts for row in await rows(mailroom)] == [1, 1, 1]
 
-    async def test_a_row_that_may_have_killed_its_relay_waits_until_nothing_else_is_handled_here(
-        self, compose: Compose
-    ) -> None:
-        handling: set[str] = set()
-        together: list[set[str]] = []
-        entered, go = asyncio.Event(), asyncio.Event()
-        handlers = Handlers()
-
-        @handlers.on(Renamed)
-        async def hang(event: Renamed, context: Context[Any]) -> None:
-            handling.add("renamed")
-            entered.set()
-            await go.wait()
-            handling.discard("renamed")
-
-        @handlers.on(Deposited)
-        async def suspect(event: Deposited, context: Context[Any]) -> None:
-            together.append({*handling, "deposited"})
-
-        mailroom = await compose(handlers, outbox_on=True, outbox={"polling_interval_seconds": 0.01})
-        await publish(mailroom, 1)
-        await self.leases(mailroom).claim(Kind.INTEGRATION, 5)
-        async with started(mailroom.processor):
-            await mailroom.publish(Renamed(new_name="bea"))
-            await entered.wait()
-            await expire_leases(mailroom)
-            await change_rows(mailroom, OutboxMessage.kind == "domain", locked_until=mailroom.database.claims.later(60))
-            lane = mailroom.processor._lanes[Kind.INTEGRATION]
-
-            async def wants_to_take_over() -> bool:
-                return lane._has_expired
-
-            await until(wants_to_take_over)
-            await asyncio.sleep(0)
-            assert together == []
-            go.set()
-
-            async def is_stamped() -> bool:
-                return all(row.processed_on for row in await rows(mailroom))
-
-            await until(is_stamped)
-        assert together == [{"deposited"}]
-
     async def test_a_row_that_kills_its_relay_every_time_is_dead_lettered_and_its_neighbours_are_not_charged_again(
         self, compose: Compose
     ) -> None:
