@@ -1,4 +1,4 @@
-"""What the tests of this service share: a mailroom on a migrated database of its own."""
+"""What the tests of this service share: the composed service, on a migrated database of its own."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from mailroom import Mailroom
-from mailroom.persistence import schema
+from mailroom.testing import migrated
 
 from {{ cookiecutter.package_name }}.app import create_mailroom
 from {{ cookiecutter.package_name }}.settings import Settings
+
+pytest_plugins = ["mailroom.testing.plugin"]
 
 
 @pytest.fixture
@@ -18,15 +20,18 @@ def alembic_ini() -> Path:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Settings that depend on nothing but this file; a module overrides the fixture to turn something on."""
-    return Settings.model_validate({"database": {"url": f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"}})
+def settings(database_url: str) -> Settings:
+    """Outbox and inbox are on, whatever settings.toml says; a module overrides the fixture to try something else."""
+    return Settings.model_validate(
+        {
+            "database": {"url": database_url},
+            "message_bus": {"provider": "in_process", "enable_outbox": True, "enable_inbox": True},
+        }
+    )
 
 
 @pytest.fixture
 async def mailroom(settings: Settings, alembic_ini: Path) -> AsyncIterator[Mailroom]:
-    """The composed service, on an empty database at the newest migration."""
-    mailroom = create_mailroom(settings)
-    await schema.upgrade(mailroom.database.engine, ini=alembic_ini)
-    yield mailroom
-    await mailroom.close()
+    """What `harness` works on."""
+    async with migrated(create_mailroom(settings), ini=alembic_ini) as mailroom:
+        yield mailroom

@@ -46,7 +46,8 @@ class Kind(StrEnum):
     INTEGRATION = "integration"
 
 
-def _now() -> datetime:
+def now() -> datetime:
+    """What time it is for an event that happens now."""
     return datetime.now(UTC)
 
 
@@ -80,7 +81,7 @@ class Event(BaseModel, ABC):
     # The alias keeps an alias generator of a subclass away from these two.
     message_id: UUID = Field(default_factory=uuid4, exclude=True, alias="message_id")
     occurred_on: Annotated[AwareDatetime, AfterValidator(_in_utc)] = Field(
-        default_factory=_now, exclude=True, alias="occurred_on"
+        default_factory=lambda: now(), exclude=True, alias="occurred_on"
     )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -73,8 +73,10 @@ class Mailroom:
             lambda message, attempt: self.consumer.consume(message, attempt),
             cascade_limit=settings.message_bus.cascade_limit,
         )
-        writer = OutboxWriter(self.database.claims, wake=lambda kinds: self.processor.wake(kinds))
-        self._sessions = self.database.sessions(writer if self.posture.outbox.enabled else self._dispatcher)
+        writer = OutboxWriter(self.database, wake=lambda kinds: self.processor.wake(kinds))
+        self._observers: list[capture.Observer] = []
+        sink = writer if self.posture.outbox.enabled else self._dispatcher
+        self._sessions = self.database.sessions(sink, self._observers)
         self.consumer = Consumer(
             catalog=self.catalog,
             handlers=self.handlers,
@@ -155,7 +157,13 @@ class Mailroom:
                 stage(session, event, **how)
             return
         (message,) = self._dispatcher.encode([raised_now(event, **how)])
+        for observer in self._observers:
+            observer([event])
         await self._dispatcher.dispatch(message)
+
+    def observe(self, observer: capture.Observer) -> None:
+        """Lets `observer` know which events each commit has kept: for tests, and for what only looks on."""
+        self._observers.append(observer)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Mailroom"]:

@@ -5,30 +5,49 @@ A host decides what becomes of the records; `configure_logging` is for programs 
 
 import logging
 import sys
+from contextlib import AbstractContextManager
 
 import structlog
 from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter
 
+from mailroom.envelope import Message
 from mailroom.settings import LoggingSettings
+
+_QUIET = ("alembic", "aiosqlite")
+"""alembic tells what it looked at, not what it did; aiosqlite would log every parameter, and so the payloads."""
+
+_INTO_A_RECORD: list[structlog.typing.Processor] = [
+    structlog.stdlib.filter_by_level,
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.render_to_log_kwargs,
+]
 
 
 def get_logger(name: str) -> BoundLogger:
     """A logger whose key-value pairs become fields of an ordinary log record."""
     logger: BoundLogger = structlog.wrap_logger(
-        logging.getLogger(name),
-        wrapper_class=BoundLogger,
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.contextvars.merge_contextvars,
-            structlog.stdlib.render_to_log_kwargs,
-        ],
+        logging.getLogger(name), wrapper_class=BoundLogger, processors=_INTO_A_RECORD
     )
     return logger
 
 
+def logged_with(message: Message, attempt: int) -> AbstractContextManager[None]:
+    """Whatever is logged meanwhile, by whoever, says which message it is about. Payloads are never logged."""
+    return structlog.contextvars.bound_contextvars(
+        message_id=str(message.message_id), event_type=message.event_type, attempt=attempt
+    )
+
+
 def configure_logging(settings: LoggingSettings) -> None:
-    """Writes every record of the process to standard error, as one line: for people, or as JSON (`logging.format`)."""
+    """Writes every record of the process to standard error, as one line: for people, or as JSON (`logging.format`).
+
+    What `structlog.get_logger()` is told becomes such a record as well.
+    """
+    structlog.configure(
+        processors=_INTO_A_RECORD, wrapper_class=BoundLogger, logger_factory=structlog.stdlib.LoggerFactory()
+    )
     shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         ExtraAdder(),
@@ -46,6 +65,5 @@ def configure_logging(settings: LoggingSettings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.level)
-    logging.getLogger("alembic").setLevel(
-        max(logging.WARNING, root.level)
-    )  # it tells what it looked at, not what it did
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

@@ -1,21 +1,18 @@
 """Contract P3-P5, A3: each row of the posture table as a host that is started and looked at."""
 
 import asyncio
-import json
 import logging
 import os
 import signal
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from support import Broker, Compose, Deposited, effect, effects, inbox_ids, rows, until
 
 from mailroom import ConfigurationError, Context, Handlers, Mailroom
 from mailroom.errors import SchemaError
-from mailroom.log import configure_logging, get_logger
 from mailroom.persistence.claims import claims_for
 from mailroom.persistence.tables import MailroomBase
-from mailroom.settings import LoggingSettings
 
 handlers = Handlers()
 
@@ -241,26 +238,3 @@ async def test_publish_takes_an_event_or_a_session_and_an_event(compose: Compose
 def test_a_kind_of_database_without_an_outbox_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"oracle.*it has: sqlite"):
         claims_for("oracle")
-
-
-@pytest.mark.parametrize("shape", ["json", "console"])
-def test_logs_are_one_event_per_line_with_their_facts(
-    shape: Literal["json", "console"], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [])
-    monkeypatch.setattr(root, "level", root.level)
-    configure_logging(LoggingSettings(format=shape))
-    get_logger("mailroom.test").info("message handled", message_id="m-1", attempt=2)
-    get_logger("mailroom.test").debug("not shown")
-    (line,) = capsys.readouterr().err.splitlines()
-    if shape == "json":
-        told = json.loads(line)
-        assert (told["event"], told["level"], told["message_id"], told["attempt"]) == (
-            "message handled",
-            "info",
-            "m-1",
-            2,
-        )
-    else:
-        assert all(fact in line for fact in ("message handled", "info", "m-1"))

@@ -19,7 +19,7 @@ from mailroom.envelope import Message
 from mailroom.errors import HandlerTimeoutError, RolledBackError
 from mailroom.events import Event
 from mailroom.inbox.store import InboxStore
-from mailroom.log import get_logger
+from mailroom.log import get_logger, logged_with
 from mailroom.messaging.handlers import Context, Handler, Handlers
 
 logger = get_logger(__name__)
@@ -61,7 +61,7 @@ class Consumer:
         """
         outcome: Outcome | None = None
         try:
-            with tracing.handling(message):
+            with tracing.handling(message), logged_with(message, attempt):
                 outcome = await self._consume(message, attempt)
         finally:
             lag = (datetime.now(UTC) - message.occurred_on).total_seconds()

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any, Generic, TypeVar
@@ -106,6 +106,17 @@ class Handlers:
     def of(self, event: type[Event]) -> Sequence[Handler]:
         """The handlers of one event, in order."""
         return tuple(self._handlers.get(event, ()))
+
+    def replace(self, function: Callable[..., Awaitable[None]], by: Callable[..., Awaitable[None]]) -> None:
+        """Puts `by` in the place of a registered function. Raises LookupError if it is not registered."""
+        found = False
+        for handlers in self._handlers.values():
+            for index, handler in enumerate(handlers):
+                if handler.function is function:
+                    handlers[index] = replace(handler, function=by)
+                    found = True
+        if not found:
+            raise LookupError(f"{function.__qualname__} handles nothing here")
 
     @classmethod
     def merged(cls, modules: Iterable["Handlers"]) -> "Handlers":

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Float, Row, bindparam, func, insert
+from sqlalchemy import ColumnElement, Connection, Float, Insert, Row, bindparam, func, insert
 
 from mailroom.envelope import Message
 from mailroom.errors import UndecodableError
 from mailroom.events import Kind
 from mailroom.persistence.capture import Raised
-from mailroom.persistence.claims import Claims
+from mailroom.persistence.database import Database
 from mailroom.persistence.tables import OutboxMessage, UtcDateTime
 from mailroom.serialization import encode
 
@@ -18,27 +20,31 @@ from mailroom.serialization import encode
 class OutboxWriter:
     """The sink of a data source whose outbox is on."""
 
-    def __init__(self, claims: Claims, wake: Callable[[Iterable[Kind]], None]) -> None:
-        self._claims = claims
+    def __init__(self, database: Database, wake: Callable[[Iterable[Kind]], None]) -> None:
+        self._database = database
         self._wake = wake
-        earliest = func.coalesce(
-            bindparam("not_before", type_=UtcDateTime), claims.later(bindparam("delay_seconds", type_=Float))
-        )
-        self._insert = insert(OutboxMessage).values(available_on=earliest)
 
     def seal(self, connection: Connection, raised: Sequence[Raised]) -> Sequence[Message]:
         """Inserts the rows in the order in which the events were raised. `available_on` is the database's time."""
         messages = [encode(one.event, headers=one.headers, ordering_key=one.ordering_key) for one in raised]
+        claims = self._database.claims
         keys = sorted({message.ordering_key for message in messages if message.ordering_key is not None})
         if keys:
-            self._claims.lock_keys(connection, keys)
+            claims.lock_keys(connection, keys)
         rows = [_row(message, one) for message, one in zip(messages, raised, strict=True)]
-        connection.execute(self._insert, rows)
+        connection.execute(_insert(claims.later), rows)
         return messages
 
     def deliver(self, messages: Sequence[Message]) -> None:
         """Wakes the relay; only the processor dispatches what is stored (contract O5, R7)."""
         self._wake({message.kind for message in messages})
+
+
+@lru_cache
+def _insert(later: Callable[[ColumnElement[float]], ColumnElement[datetime]]) -> Insert:
+    """A row is due at its time, or after its delay by the database's clock."""
+    delayed = later(bindparam("delay_seconds", type_=Float))
+    return insert(OutboxMessage).values(available_on=func.coalesce(bindparam("not_before", type_=UtcDateTime), delayed))
 
 
 def message_of(row: Row[Any]) -> Message:

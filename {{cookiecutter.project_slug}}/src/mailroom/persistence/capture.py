@@ -14,7 +14,7 @@ inserted last. What cannot be sealed fails the commit:
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ LONGEST_DELAY = timedelta(days=36_500)
 """A hundred years: later than that no database's calendar is asked."""
 
 _SINK = "mailroom.sink"
+_OBSERVERS = "mailroom.observers"
 _LEDGER = "mailroom.ledger"
 
 
@@ -80,6 +81,10 @@ class Sink(Protocol):
         ...
 
 
+Observer = Callable[[Sequence[Event]], None]
+"""Told which events a commit has kept, before anybody handles them. What it raises comes out of the commit."""
+
+
 @dataclass(slots=True)
 class _Ledger:
     """What one session has raised since its transaction began."""
@@ -97,9 +102,9 @@ _sessions: WeakKeyDictionary[Connection, ref[Session]] = WeakKeyDictionary()
 _open_sessions: WeakKeyDictionary[asyncio.Task[Any], WeakSet[Session]] = WeakKeyDictionary()
 
 
-def session_info(sink: Sink) -> dict[str, Any]:
-    """The `info` of the sessions whose events go to this sink."""
-    return {_SINK: sink}
+def session_info(sink: Sink, observers: Sequence[Observer] = ()) -> dict[str, Any]:
+    """The `info` of the sessions whose events go to this sink; who is added to `observers` later is told as well."""
+    return {_SINK: sink, _OBSERVERS: observers}
 
 
 def watch(engine: Engine) -> None:
@@ -114,10 +119,10 @@ def record(session: Session, raised: Raised) -> None:
     _ledger_of(session).raised.append(raised)
 
 
-def pending_events(session: Session) -> Sequence[Event]:
+def pending(session: Session) -> Sequence[Raised]:
     """What this session has raised and not committed yet, in order."""
     ledger: _Ledger | None = session.info.get(_LEDGER)
-    return [raised.event for raised in ledger.raised] if ledger else []
+    return tuple(ledger.raised) if ledger else ()
 
 
 def task_has_open_transaction() -> bool:
@@ -230,10 +235,13 @@ def _end(session: Session, transaction: SessionTransaction) -> None:
         _forget(ledger, 0)
     sealed, ledger.sealed = ledger.sealed, ()
     was_committed, ledger.is_committed = ledger.is_committed, False
+    events = [raised.event for raised in ledger.raised]
     ledger.raised.clear()
     ledger.starts.clear()
     ledger.released.clear()
     if was_committed and sealed:
+        for observer in session.info[_OBSERVERS]:
+            observer(events)
         sink: Sink = session.info[_SINK]
         sink.deliver(sealed)
 

@@ -5,8 +5,9 @@ timeout applies; a transaction that read first and writes later would fail at on
 deferred, so that they never wait.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -17,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from mailroom.errors import CaptureError
 from mailroom.persistence import capture
 from mailroom.persistence.aggregates import MailroomSession
-from mailroom.persistence.capture import Sink
+from mailroom.persistence.capture import Observer, Sink
 from mailroom.persistence.claims import Claims, claims_for
 from mailroom.settings import DatabaseSettings
 
@@ -31,6 +32,7 @@ def create_engine(settings: DatabaseSettings) -> AsyncEngine:
         pool_size=settings.pool_size,
         max_overflow=settings.max_overflow,
         pool_timeout=settings.pool_timeout_seconds,
+        hide_parameters=True,  # an error is logged and stored with the message, and they may be its payload
         connect_args={"timeout": settings.busy_timeout_seconds},
         execution_options={_BEGIN: "IMMEDIATE"},
     )
@@ -74,9 +76,13 @@ class Database:
         self._readers = _sessionmaker(reading(self.engine), {})
         capture.watch(self.engine.sync_engine)
 
-    def sessions(self, sink: Sink) -> async_sessionmaker[AsyncSession]:
+    def sessions(self, sink: Sink, observers: Sequence[Observer] = ()) -> async_sessionmaker[AsyncSession]:
         """Sessions whose events go to `sink`. Objects stay readable after a commit."""
-        return _sessionmaker(self.engine, capture.session_info(sink))
+        return _sessionmaker(self.engine, capture.session_info(sink, observers))
+
+    def go_by(self, clock: Callable[[], datetime] | None) -> None:
+        """Lets due times, leases and retention go by this clock instead of the database's: for tests alone."""
+        self.claims = claims_for(self.kind, clock)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
@@ -89,10 +95,10 @@ class Database:
         """A session that only reads. Raises CaptureError if an event was raised in it: it would be lost."""
         async with self._readers() as session:
             yield session
-            lost = capture.pending_events(session.sync_session)
+            lost = capture.pending(session.sync_session)
             if lost:
                 raise CaptureError(
-                    f"{lost[0].event_name} was raised in a session that only reads and never commits; "
+                    f"{lost[0].event.event_name} was raised in a session that only reads and never commits; "
                     "use mailroom.transaction() instead of mailroom.reader()"
                 )
 

@@ -5,12 +5,25 @@ entries with `locked_until IS NULL`, expired leases are a range of the same inde
 the first entry of its key in `ix_outbox_messages_ordering_key`.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Executable, Select, String, Update, cast, exists, func, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Select,
+    String,
+    Update,
+    bindparam,
+    cast,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -24,12 +37,15 @@ _TIME_FORMAT = "%Y-%m-%d %H:%M:%f000"
 class SqliteClaims:
     waits_on_unique_insert = False
 
+    def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
+        self._clock = clock
+
     def now(self) -> ColumnElement[datetime]:
-        return func.strftime(_TIME_FORMAT, "now", type_=UtcDateTime)
+        return func.strftime(_TIME_FORMAT, self._moment(), type_=UtcDateTime)
 
     def later(self, seconds: float | ColumnElement[Any]) -> ColumnElement[datetime]:
         modifier = cast(seconds, String).concat(" seconds")
-        return func.strftime(_TIME_FORMAT, "now", modifier, type_=UtcDateTime)
+        return func.strftime(_TIME_FORMAT, self._moment(), modifier, type_=UtcDateTime)
 
     def claim(self, kind: Kind, *, token: UUID, lease_seconds: float, limit: int) -> Executable:
         row = aliased(OutboxMessage)
@@ -59,6 +75,13 @@ class SqliteClaims:
 
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
         """Nothing to do: the writer's place is taken before the first id is given."""
+
+    def _moment(self) -> str | ColumnElement[str]:
+        clock = self._clock
+        if clock is None:
+            return "now"
+        # Asked when the statement runs, so that a statement can be kept.
+        return bindparam(None, callable_=lambda: clock().astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f"), type_=String)
 
     def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
         return (

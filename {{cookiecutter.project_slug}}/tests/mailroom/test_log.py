@@ -1,0 +1,108 @@
+"""What the logs say: one event per line, which message it is about, and no payload (contract A1)."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+import structlog
+from sqlalchemy import text
+from support import Compose, Deposited, rows
+
+from mailroom import Context, Handlers
+from mailroom.log import configure_logging, get_logger
+from mailroom.settings import LoggingSettings
+
+SECRET = "a-private-account"
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    changed = [logging.getLogger(name) for name in (None, "alembic", "aiosqlite")]
+    levels = [logger.level for logger in changed]
+    handlers = logging.getLogger().handlers
+    yield
+    logging.getLogger().handlers = handlers
+    for logger, level in zip(changed, levels, strict=True):
+        logger.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("shape", ["json", "console"])
+def test_logs_are_one_event_per_line_with_their_facts(
+    shape: Literal["json", "console"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(LoggingSettings(format=shape))
+    get_logger("mailroom.test").info("message handled", message_id="m-1", attempt=2)
+    get_logger("mailroom.test").debug("not shown")
+    (line,) = capsys.readouterr().err.splitlines()
+    if shape == "json":
+        told = json.loads(line)
+        assert told.pop("timestamp").endswith("Z")
+        assert told == {
+            "event": "message handled",
+            "level": "info",
+            "logger": "mailroom.test",
+            "message_id": "m-1",
+            "attempt": 2,
+        }
+    else:
+        assert all(fact in line for fact in ("message handled", "info", "m-1"))
+
+
+async def test_whatever_a_handler_logs_says_which_message_it_is_about(
+    compose: Compose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(LoggingSettings(format="json"))
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def handle(event: Deposited, context: Context[Any]) -> None:
+        logging.getLogger("bank").info("by logging")
+        structlog.get_logger("bank").info("by structlog")
+
+    mailroom = await compose(handlers, outbox_on=True)
+    event = Deposited(amount=1)
+    await mailroom.publish(event)
+    await mailroom.drain()
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    by_handler = {line["event"]: line for line in told if line["logger"] == "bank"}
+    assert by_handler.keys() == {"by logging", "by structlog"}
+    for line in by_handler.values():
+        assert (line["message_id"], line["event_type"], line["attempt"]) == (
+            str(event.message_id),
+            "bank.deposited",
+            1,
+        )
+
+
+@pytest.mark.parametrize("outbox_on", [True, False])
+async def test_no_payload_gets_into_the_logs_or_into_the_reason_of_a_failure(
+    outbox_on: bool, compose: Compose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(LoggingSettings(format="json", level="DEBUG"))
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def handle(event: Deposited, context: Context[Any]) -> None:
+        insert = text("INSERT INTO effects (message_id, what, account_id) VALUES ('m', :what, 'nobody')")
+        await context.session.execute(insert, {"what": event.account})
+
+    mailroom = await compose(handlers, outbox_on=outbox_on)
+    async with mailroom.transaction() as session:
+        mailroom.publish(session, Deposited(amount=1, account=SECRET))
+    await mailroom.drain()
+    told = capsys.readouterr().err
+    assert "FOREIGN KEY" in told
+    assert SECRET not in told
+    assert all(SECRET not in (row.last_error or "") for row in await rows(mailroom))
+
+
+async def test_no_payload_gets_into_the_error_of_a_commit_that_cannot_store_it(compose: Compose) -> None:
+    mailroom = await compose(outbox_on=True)
+    event = Deposited(amount=1, account=SECRET)
+    await mailroom.publish(event)
+    with pytest.raises(Exception, match="UNIQUE") as refused:
+        await mailroom.publish(event)
+    assert SECRET not in str(refused.value)
