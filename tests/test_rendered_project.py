@@ -43,10 +43,11 @@ def test_it_passes_its_own_tests(own_shop: Path) -> None:
 
 
 def test_nothing_in_it_waits_to_be_rendered(rendered: Path) -> None:
+    """Except for GitHub, which renders its workflows."""
     left = {
         path.relative_to(rendered)
         for path in rendered.rglob("*")
-        if path.is_file() and TOKENS.search(path.read_text(encoding="utf-8"))
+        if path.is_file() and TOKENS.search(path.read_text(encoding="utf-8").replace("${{ github.", ""))
     }
     assert left == set()
 
