@@ -48,6 +48,10 @@ def test_git_is_told_to_keep_lf(folder: Path) -> None:
     assert "* text=auto eol=lf" in (folder / ".gitattributes").read_text(encoding="utf-8").splitlines()
 
 
+def test_editors_are_told_the_same_in_the_template_and_in_a_project() -> None:
+    assert (ROOT / ".editorconfig").read_bytes() == (PROJECT / ".editorconfig").read_bytes()
+
+
 def test_no_folder_is_named_by_a_condition() -> None:
     assert [path for path in FILES if "{%" in str(path)] == []
 
