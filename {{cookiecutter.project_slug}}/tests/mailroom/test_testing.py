@@ -200,9 +200,7 @@ async def test_a_drain_without_end_is_an_error_that_shows_the_rows(
     mailroom = await compose(circle, outbox_on=True)
     with Harness(mailroom) as harness:
         await deposit(mailroom, 1)
-        with pytest.raises(
-            AssertionError, match=r"1 rows are still pending\n  1 bank.deposited"
-        ):
+        with pytest.raises(AssertionError, match=r"1 rows are still pending\n  1 bank.deposited"):
             await harness.drain()
 
 
