@@ -6,6 +6,7 @@ rule, in `posture.py`, that decides which of them run.
 
 from mailroom.errors import ConfigurationError, MailroomError, Reject
 from mailroom.events import DomainEvent, Event, IntegrationEvent
+from mailroom.health import Health
 from mailroom.host import Mailroom
 from mailroom.inbox.store import InboxStore
 from mailroom.messaging.handlers import Context, Handlers
@@ -21,6 +22,7 @@ __all__ = [
     "DomainEvent",
     "Event",
     "Handlers",
+    "Health",
     "InboxStore",
     "IntegrationEvent",
     "Mailroom",

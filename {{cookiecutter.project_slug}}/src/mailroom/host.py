@@ -13,8 +13,11 @@ from mailroom import posture as postures
 from mailroom.catalog import EventCatalog
 from mailroom.errors import ConfigurationError, OpenTransactionError
 from mailroom.events import Event, Kind
+from mailroom.health import Examination, Health
+from mailroom.health_endpoint import HealthEndpoint
 from mailroom.inbox.store import InboxStore, NoOpInboxStore, SqlInboxStore
 from mailroom.inbox.warning import InboxDisabledWarning
+from mailroom.lifecycle import Lifecycle
 from mailroom.log import get_logger
 from mailroom.messaging.bus import DirectDispatcher
 from mailroom.messaging.consumer import Consumer
@@ -90,6 +93,8 @@ class Mailroom:
             Leases(self.database, lease_seconds=settings.outbox.lease_seconds), self._routes(), settings, self.outbox
         )
         self.cleanup = OutboxCleanup(self.database, settings.outbox)
+        self._lifecycle = Lifecycle()
+        self._examination = Examination(self._lifecycle, self.database)
         self.services = self._choose_services()
 
     def sessions(self) -> async_sessionmaker[AsyncSession]:
@@ -209,22 +214,26 @@ class Mailroom:
         """Raises SchemaError, with the command to run, if the database is not migrated to what the code needs."""
         await ensure_migrated(self.database.engine, command=self._command)
 
+    async def health(self) -> Health:
+        """Whether this host is live and ready, and what that rests on, within a few seconds (contract A2).
+
+        For an endpoint of the program that embeds it; `health.port` brings one along. Asks the database, unless the
+        host is stopping or has stopped.
+        """
+        return await self._examination.health()
+
     async def close(self) -> None:
         """Waits for events that are being dispatched, and gives back every connection."""
+        await self._examination.close()
         await self._dispatcher.stop(self.settings.shutdown_timeout_seconds)
         await self.database.dispose()
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[None]:
-        started: list[Service] = []
         try:
-            for service in self.services:
-                started.append(service)
-                await service.start()
-            yield
+            async with self._lifecycle.through(self.services):
+                yield
         finally:
-            for service in reversed(started):
-                await service.stop()
             await self.close()
 
     def _check_timeouts(self) -> None:
@@ -265,6 +274,7 @@ class Mailroom:
     def _choose_services(self) -> list[Service]:
         """What the posture lists, in the order in which it is started."""
         available: dict[str, Service] = {
+            "HealthEndpoint": HealthEndpoint(self.settings.health, self._examination),
             "BrokerConsumer": self.transport,
             "OutboxProcessor": self.processor,
             "OutboxCleanup": self.cleanup,

@@ -55,7 +55,12 @@ def resolve(settings: Settings) -> Posture:
         database=settings.database.kind,
         outbox=outbox,
         inbox=inbox,
-        services=_services(is_broker=is_broker, outbox=outbox.enabled, inbox=inbox.enabled),
+        services=_services(
+            is_broker=is_broker,
+            outbox=outbox.enabled,
+            inbox=inbox.enabled,
+            endpoint=settings.health.port is not None,
+        ),
     )
 
 
@@ -65,11 +70,12 @@ def _rule(explicit: bool | None, source: str | None, *, is_broker: bool) -> Reso
     return Resolved(is_broker, TRANSPORT)
 
 
-def _services(*, is_broker: bool, outbox: bool, inbox: bool) -> tuple[str, ...]:
+def _services(*, is_broker: bool, outbox: bool, inbox: bool, endpoint: bool) -> tuple[str, ...]:
     """By name, as contract P3 says. A broker without the outbox runs nothing: see `refuse`."""
     if is_broker and not outbox:
         return ()
     registered = {
+        "HealthEndpoint": endpoint,
         "OutboxProcessor": outbox,
         "OutboxDisabledNotice": not outbox,
         "OutboxCleanup": outbox or inbox,

@@ -1,6 +1,8 @@
-"""The one way in which everything that runs is started and stopped."""
+"""The one way in which everything that runs is started and stopped, and what of it may report how it fares."""
 
-from typing import Protocol
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
 
 
 class Service(Protocol):
@@ -18,3 +20,36 @@ class Service(Protocol):
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class ReportsFailure(Protocol):
+    """What a service adds that can end although nobody stopped it. The host is not live then (contract A2)."""
+
+    def failure(self) -> str | None:
+        """What of it ended, without secrets; None while all of it runs. Asked between `start` and `stop` only."""
+        ...
+
+
+@runtime_checkable
+class ReportsConnection(Protocol):
+    """What a service adds that needs a connection, as the transport of a broker does (contract A2).
+
+    Without it the host is live, since a restart would not help, and not ready.
+    """
+
+    def disconnection(self) -> str | None:
+        """Why there is no connection, without secrets; None while there is one. Asked as `failure` is."""
+        ...
+
+
+def ended(tasks: Iterable["asyncio.Task[Any] | None"]) -> str | None:
+    """Which of the tasks that run as long as their service does has ended, and how; None if none has."""
+    return next((f"the task {task.get_name()!r} {_how(task)}" for task in tasks if task and task.done()), None)
+
+
+def _how(task: "asyncio.Task[Any]") -> str:
+    if task.cancelled():
+        return "was cancelled"
+    error = task.exception()
+    return "returned" if error is None else f"failed with {type(error).__name__}"

@@ -18,6 +18,7 @@ from mailroom.settings_problems import Key, Origin, describe, leaves, unknown
 from mailroom.settings_sections import (
     SECONDS_PER_DAY,
     DatabaseSettings,
+    HealthSettings,
     LoggingSettings,
     MessageBusSettings,
     OutboxSettings,
@@ -27,6 +28,7 @@ from mailroom.settings_sections import (
 
 __all__ = [
     "DatabaseSettings",
+    "HealthSettings",
     "LoggingSettings",
     "MessageBusSettings",
     "OutboxSettings",
@@ -52,6 +54,7 @@ class Settings(Section):
     database: DatabaseSettings
     message_bus: MessageBusSettings = MessageBusSettings()
     outbox: OutboxSettings = OutboxSettings()
+    health: HealthSettings = HealthSettings()
     logging: LoggingSettings = LoggingSettings()
     handler_timeout_seconds: Seconds = 60
     """How many seconds a handler may run before that counts as a failure. A handler may have its own timeout."""

@@ -31,6 +31,7 @@ def _upper(value: Any) -> Any:
 
 Count = Annotated[int, BeforeValidator(_refuse_booleans), Field(le=1_000_000)]
 Seconds = Annotated[float, BeforeValidator(_refuse_booleans), Field(gt=0, le=366 * SECONDS_PER_DAY)]
+Port = Annotated[int, BeforeValidator(_refuse_booleans), Field(ge=1, le=65_535)]
 Days = Annotated[float, BeforeValidator(_refuse_booleans), Field(ge=0, le=36_500)]
 
 
@@ -127,6 +128,15 @@ class OutboxSettings(Section):
     """After how many days dead letters are purged. Unset keeps them for ever."""
     cleanup_interval_hours: float = Field(6, gt=0, le=8784)
     """How often the purge runs, in hours."""
+
+
+class HealthSettings(Section):
+    """Where `run` and `running()` answer whether the service is live and ready, over HTTP: /live and /ready."""
+
+    port: Port | None = None
+    """The TCP port to listen on. Unset: nothing listens, and `await mailroom.health()` is the way to ask."""
+    host: str = Field("127.0.0.1", min_length=1)
+    """The address to listen on: this machine only, or `0.0.0.0` for every network that it is in."""
 
 
 class LoggingSettings(Section):

@@ -368,6 +368,8 @@ class TestWrongValues:
             ("outbox", "retention_days", 1e9),
             ("outbox", "dead_letter_retention_days", 0),
             ("outbox", "cleanup_interval_hours", 0),
+            ("health", "port", 0),
+            ("health", "port", 65_536),
         ],
     )
     def test_bounds_are_checked(self, section: str, name: str, value: float) -> None:
@@ -577,5 +579,5 @@ def test_settings_are_frozen_and_every_one_is_described() -> None:
     settings = Settings(database=URL)
     with pytest.raises(ValueError, match="frozen"):
         setattr(settings.outbox, "batch_size", 3)  # noqa: B010 - mypy knows that it is frozen
-    for section in (settings.database, settings.message_bus, settings.outbox, settings.logging):
+    for section in (settings.database, settings.message_bus, settings.outbox, settings.health, settings.logging):
         assert [name for name, field in type(section).model_fields.items() if not field.description] == []

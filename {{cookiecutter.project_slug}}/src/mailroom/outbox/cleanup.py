@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, delete, exists, select
 from mailroom.log import get_logger
 from mailroom.persistence.database import Database
 from mailroom.persistence.tables import InboxMessage, OutboxMessage
+from mailroom.service import ended
 from mailroom.settings import OutboxSettings
 
 logger = get_logger(__name__)
@@ -55,6 +56,10 @@ class OutboxCleanup:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    def failure(self) -> str | None:
+        """Whether its task ended although nobody stopped it (contract A2)."""
+        return ended([self._task])
 
     async def run_once(self) -> Purged:
         """Deletes everything that is due now. Safe beside relays, producers and other cleanups."""

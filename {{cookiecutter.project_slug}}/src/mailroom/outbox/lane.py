@@ -82,6 +82,11 @@ class Lane:
         """The leases that must be kept alive."""
         return {claimed.token for claimed in self._held.values()}
 
+    @property
+    def background(self) -> "asyncio.Task[None] | None":
+        """What has to run for as long as the lane works; None before its first work."""
+        return self._write_back.task
+
     async def wait(self) -> None:
         """Returns when there may be something to do."""
         await self._changed.wait()

@@ -13,6 +13,7 @@ from mailroom.outbox.circuit import Circuit
 from mailroom.outbox.gate import Gate
 from mailroom.outbox.lane import Lane, Send
 from mailroom.outbox.leases import Leases
+from mailroom.service import ended
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
@@ -98,6 +99,10 @@ class OutboxProcessor:
             task.cancel()
         await asyncio.gather(*self._helpers, return_exceptions=True)
         self._runners, self._helpers = [], []
+
+    def failure(self) -> str | None:
+        """Which of its tasks ended although nobody stopped it (contract A2). What fails is tried again in them."""
+        return ended([*self._runners, *self._helpers, *(lane.background for lane in self._lanes.values())])
 
     async def drain(self, progress: Callable[[int], None] = lambda count: None) -> int:
         """Sends what is due until nothing is, without having been started. Returns how many rows it claimed.

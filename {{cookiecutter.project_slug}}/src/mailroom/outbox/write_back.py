@@ -19,11 +19,12 @@ class WriteBack:
         self._waiting: list[Settlement] = []
         self._has_more = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Writes, from `start` to `stop`."""
 
     def start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="outbox write-back")
+        if self.task is None:
+            self.task = asyncio.create_task(self._run(), name="outbox write-back")
 
     def add(self, settlement: Settlement) -> None:
         self._waiting.append(settlement)
@@ -31,11 +32,11 @@ class WriteBack:
 
     async def stop(self) -> None:
         """Writes what is left, once. Raises what the database raised; the leases run out then."""
-        if self._task is not None:
+        if self.task is not None:
             async with self._writing:  # never cancelled between the commit and its consequences
-                self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+                self.task.cancel()
+            await asyncio.wait([self.task])
+            self.task = None
         if self._waiting:
             await self._write()
 

@@ -118,25 +118,15 @@ async def ensure_migrated(engine: AsyncEngine, *, command: str, ini: Path | None
     only the presence of mailroom's tables is checked. Raises SchemaError with the command to run, ConfigurationError
     if `ini` or the variable names a file that is not there, and DatabaseUnavailableError.
     """
-    found = _find(ini)
+    code = needed(ini=ini)
     state = await _state(engine)
-    problems = []
-    if state.missing_tables:
-        problems.append(f"missing: {', '.join(state.missing_tables)}")
-    if found is not None:
-        with _alembic_errors():
-            scripts = ScriptDirectory.from_config(config(found))
-            known = {script.revision for script in scripts.walk_revisions()}
-            needed = tuple(scripts.get_heads())
-        unknown = [one for one in state.revisions if one not in known]
-        if unknown:
-            logger.warning(
-                f"the database {_name(engine)} is at migration {', '.join(unknown)}, which this code does not have: "
-                "newer code has migrated it. Going on, as in a rolling deployment; only the tables are checked."
-            )
-        elif set(needed) != set(state.revisions):
-            at = f"at migration {', '.join(state.revisions)}" if state.revisions else "not migrated"
-            problems.append(f"it is {at}, and this code needs {', '.join(needed)}")
+    unknown = _unknown(state, code)
+    if unknown:
+        logger.warning(
+            f"the database {_name(engine)} is at migration {', '.join(unknown)}, which this code does not have: "
+            "newer code has migrated it. Going on, as in a rolling deployment; only the tables are checked."
+        )
+    problems = _lacking(state, code)
     if problems:
         raise SchemaError(
             f"the database {_name(engine)} is not ready: {'; '.join(problems)}. Run: {command} db upgrade"
@@ -144,9 +134,48 @@ async def ensure_migrated(engine: AsyncEngine, *, command: str, ini: Path | None
 
 
 @dataclass(frozen=True)
+class Needed:
+    """What the migrations of this code come to. It does not change while a process lives, so it is read once."""
+
+    heads: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    are_at_hand: bool = True
+    """False for an installed service without alembic.ini: only the tables are checked then."""
+
+
+def needed(*, ini: Path | None = None) -> Needed:
+    """What this code needs. Raises ConfigurationError if `ini` or the variable names a file that is not there."""
+    found = _find(ini)
+    if found is None:
+        return Needed(are_at_hand=False)
+    with _alembic_errors():
+        scripts = ScriptDirectory.from_config(config(found))
+        known = frozenset(script.revision for script in scripts.walk_revisions())
+        return Needed(heads=frozenset(scripts.get_heads()), known=known)
+
+
+async def lacking(engine: AsyncEngine, needed: Needed) -> list[str]:
+    """What the database lacks of that, one line each; empty if it will do. Raises DatabaseUnavailableError."""
+    return _lacking(await _state(engine), needed)
+
+
+@dataclass(frozen=True)
 class _State:
     revisions: tuple[str, ...]
     missing_tables: tuple[str, ...]
+
+
+def _unknown(state: _State, needed: Needed) -> list[str]:
+    """Where newer code has brought the database."""
+    return [one for one in state.revisions if needed.are_at_hand and one not in needed.known]
+
+
+def _lacking(state: _State, needed: Needed) -> list[str]:
+    problems = [f"missing: {', '.join(state.missing_tables)}"] if state.missing_tables else []
+    if needed.are_at_hand and not _unknown(state, needed) and needed.heads != set(state.revisions):
+        at = f"at migration {', '.join(state.revisions)}" if state.revisions else "not migrated"
+        problems.append(f"it is {at}, and this code needs {', '.join(sorted(needed.heads))}")
+    return problems
 
 
 async def _state(engine: AsyncEngine) -> _State:
