@@ -19,6 +19,7 @@ LINTERS = [
     ("ruff", "format", "--check", "--no-cache"),
     ("mypy", "--strict", "--cache-dir", os.devnull, "src"),
     ("lint-imports", "--no-cache"),
+    ("hadolint", "Dockerfile"),
 ]
 
 
