@@ -102,9 +102,9 @@ class Image:
         return CONTAINER_PATH.sub(f"{self.root}/", text)
 
     def _tools(self) -> dict[str, str]:
-        """The image's variables, with the caches of this machine, and without what the makefile tells uv."""
+        """The image's variables, with the cache of this machine, and with the Python that stands in for the image's."""
         own = {name: value for name, value in self.env.items() if name != "UV_CACHE_DIR"}
-        return {"UV_PYTHON": "", **own}
+        return {"UV_PYTHON": str((self._folder / "python" / "bin" / "python").resolve()), **own}
 
 
 def steps(dockerfile: Path) -> list[tuple[str, str]]:

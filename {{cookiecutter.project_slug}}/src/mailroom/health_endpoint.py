@@ -63,15 +63,19 @@ class HealthEndpoint:
         )
 
     async def stop(self) -> None:
-        if self._server is None:
+        if self._server is None or self._thread is None:
             return
         server, self._server = self._server, None
         # It waits for the thread that serves, so it waits elsewhere: the loop goes on answering what was asked.
-        Thread(target=server.shutdown, name="health endpoint stop", daemon=True).start()
+        stopper = Thread(target=server.shutdown, name="health endpoint stop", daemon=True)
+        stopper.start()
         try:
             await asyncio.wait_for(self._ended.wait(), STOP_SECONDS)
         except TimeoutError:
             logger.warning("the health endpoint does not stop; its thread ends with the process")
+        else:
+            for thread in (self._thread, stopper):  # both have nothing left to do
+                thread.join(STOP_SECONDS)
         server.server_close()
 
     def failure(self) -> str | None:

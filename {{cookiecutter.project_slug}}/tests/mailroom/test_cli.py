@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -178,6 +180,20 @@ class TestPosture:
         app = create_cli("bank", settings=unreadable, mailroom=lambda: Mailroom(unreadable()))
         result = CliRunner().invoke(app, ["posture"])
         assert (result.exit_code, result.stderr.strip()) == (2, "error: no settings.toml here")
+
+
+class TestRun:
+    def test_a_health_port_in_use_is_one_line_that_names_the_setting_and_exit_2(
+        self, bank: Bank, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            bank.sections["health"] = {"port": other.getsockname()[1]}
+            result = bank("run")
+        assert result.exit_code == 2
+        (said,) = result.stderr.splitlines()
+        assert said.startswith("error: health.port = ")
+        assert "Traceback" not in result.output
 
 
 class TestEvents:
