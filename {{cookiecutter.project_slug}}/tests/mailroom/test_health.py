@@ -96,6 +96,7 @@ class TestHealth:
         after = await mailroom.health()
         assert (before.live, before.ready, wrong(before)) == (True, False, {"host": "not started"})
         assert (after.live, after.ready, wrong(after)) == (True, False, {"host": "stopped"})
+        assert [check.name for check in after.checks] == ["host"]  # no connection is taken any more
 
     async def test_it_can_run_again(self, compose: Compose) -> None:
         mailroom = await compose(**ON)
@@ -380,8 +381,9 @@ class TestEndpoint:
             ask(port, "/live")
 
     async def test_a_client_that_says_nothing_holds_up_neither_others_nor_the_stop(
-        self, compose: Compose, port: int
+        self, compose: Compose, port: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(health_endpoint._Request, "timeout", 300)
         mailroom = await compose(health={"port": port})
         async with mailroom.running():
             silent = socket.create_connection(("127.0.0.1", port))
