@@ -17,10 +17,11 @@ export UV_PYTHON := $(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+SPHINX := $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky
 RENDER := $(BIN)/cookiecutter --no-input --output-dir
-LINTED := hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/tests/mailroom" "$(PROJECT)/migrations"
+LINTED := docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/tests/mailroom" "$(PROJECT)/migrations"
 
-.PHONY: help demo test test-lint test-framework test-template lint format clean
+.PHONY: help demo test test-lint test-framework test-template lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -77,6 +78,17 @@ lint: test-lint ## check style and types
 format: .venv/dev.done ## fix style
 	@$(BIN)/ruff check --quiet --fix --config pyproject.toml $(LINTED)
 	@$(BIN)/ruff format --quiet --config pyproject.toml $(LINTED)
+
+# A broken link, a reference to nothing and a page outside of the contents fail the build.
+docs: .venv/dev.done ## build the documentation into .cache/docs
+	@$(SPHINX) -b html docs .cache/docs
+	@echo "open .cache/docs/index.html"
+
+docs-links: .venv/dev.done ## check the links to other sites; needs the network
+	@$(SPHINX) -b linkcheck docs .cache/docs-links
+
+docs-settings: .venv/dev.done ## write the tables of docs/settings.md from the settings classes
+	@$(BIN)/python docs/settings_reference.py
 
 clean: ## remove what these commands made
 	rm -rf .venv .demo .cache

@@ -1,6 +1,7 @@
 """Both engines ask the same questions, and accept and refuse the same answers, before anything is written."""
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -196,6 +197,15 @@ def closure(requirements: list[str]) -> Iterator[str]:
 @pytest.mark.parametrize(("name", "value"), GOOD)
 def test_a_good_answer_is_accepted_by_the_rules(name: str, value: str) -> None:
     assert not refusal(name, value)
+
+
+def test_the_page_about_the_questions_shows_what_is_really_said() -> None:
+    page = (ROOT / "docs" / "prompts.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\|.*\| `(\w+ (?:must|may) .*)` \|$", page, re.MULTILINE)
+    said = {f"{name} {refusal(name, value)}" for name, value, _ in BAD}
+    assert len(shown) > 10
+    assert set(shown) <= said
+    assert [line.removeprefix("## ") for line in page.splitlines() if line.removeprefix("## ") in ASKED] == list(ASKED)
 
 
 @pytest.mark.parametrize(("name", "value", "reason"), BAD + BAD_FOR_COPIER)

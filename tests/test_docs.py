@@ -16,6 +16,7 @@ INLINE_LINK = re.compile(r"\]\(([^)\s]+)\)")
 REFERENCE = re.compile(r"^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 USED_REFERENCE = re.compile(r"\]\[([^\]]+)\]")
 NAMED_TEST = re.compile(r"\btest_\w+\b(?!\.py|/)")
+CODE = re.compile(r"`[^`\n]*`")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -25,7 +26,7 @@ def prose(page: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
-    text = prose(page)
+    text = CODE.sub("", prose(page))
     targets = [*INLINE_LINK.findall(text), *REFERENCE.findall(text)]
     for target in targets:
         if "://" not in target and not target.startswith(("#", "mailto:")):
@@ -38,3 +39,13 @@ def test_every_link_leads_somewhere(page: str) -> None:
 def test_every_test_that_a_page_names_exists(page: str) -> None:
     missing = [name for name in NAMED_TEST.findall(prose(page)) if f"def {name}(" not in TESTS]
     assert missing == []
+
+
+def test_the_architecture_page_has_a_line_for_each_module() -> None:
+    """All but the names that a package hands on."""
+    mailroom = ROOT / "{{cookiecutter.project_slug}}" / "src" / "mailroom"
+    modules = {path.relative_to(mailroom).as_posix() for path in mailroom.rglob("*.py") if path.stat().st_size}
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    floors = page.partition("## The floors")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\|[^|]*\| `([\w/]+\.py)` \|", floors, re.MULTILINE)
+    assert sorted(listed) == sorted(modules - {"__init__.py"})
