@@ -108,7 +108,7 @@ class MessageBusSettings(Section):
 
 
 class OutboxSettings(Section):
-    """How stored events are relayed, retried and purged. While the outbox is off: for `drain`, and to purge the inbox."""
+    """How stored events are relayed, retried and purged. With the outbox off: for `drain`, and to purge the inbox."""
 
     batch_size: Count = Field(50, ge=1, le=1000)
     """How many rows are claimed at once."""
