@@ -5,12 +5,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import pytest_asyncio
 import support
 from support import Compose
 
 from mailroom import Handlers, Mailroom, Settings
+
+# What a machine is slow at depends on what else it does, so a slow example says nothing about the code.
+hypothesis.settings.register_profile("mailroom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("mailroom")
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
