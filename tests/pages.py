@@ -62,12 +62,11 @@ def blocks(text: str, page: str) -> list[Block]:
         elif comment := COMMENT.match(line):
             comments.append((number, comment["text"]))
         else:
-            for at, marker in comments:
-                if MARKER.fullmatch(marker):
-                    raise PageError(f"{page}:{at}: the marker {marker!r} does not stand directly before a block")
+            _refuse_stray(comments, page)
             comments = []
             if title := HEADING.match(line):
                 heading = title["title"]
+    _refuse_stray(comments, page)
     return found
 
 
@@ -105,6 +104,12 @@ def commands(page: Path, section: str | None = None) -> list[str]:
     if section is not None:
         found = [block for block in found if block.heading == section]
     return [step.command for block in found if block.language == "console" for step in steps(block)]
+
+
+def _refuse_stray(comments: list[tuple[int, str]], page: str) -> None:
+    for at, comment in comments:
+        if MARKER.fullmatch(comment):
+            raise PageError(f"{page}:{at}: the marker {comment!r} does not stand directly before a block")
 
 
 def _inside(lines: Iterator[tuple[int, str]], fence: re.Match[str], page: str, start: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checkout import PROJECT, TOKENS, Render, succeed
 from examples import COMBINATIONS
-from readme import commands
+from pages import commands
 
 BIN = Path(sys.executable).parent
 PATH = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}

@@ -19,9 +19,12 @@ import yaml
 from checkout import run
 from pages import LEFT_OUT, Block, PageError, blocks, steps
 
+BIN = Path(sys.executable).parent
+
 MASKS = {
     "<uuid>": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     "<time>": re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?"),
+    "": re.compile(r" in \d+\.\d+s\b( \(\d+:\d\d:\d\d\))?"),  # how long pytest took need not be shown
     "<seconds>": re.compile(r"\b\d+\.\d+ ?(s|seconds)\b"),
     "<revision>": re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{12}(?=\b|_)"),
 }
@@ -139,9 +142,9 @@ def command_folder(folder: Path) -> Path:
 
 
 def shell(*folders: Path) -> dict[str, str]:
-    """What a reader's shell has: those folders first on the PATH, and a terminal of 80 columns."""
+    """What a reader's shell has: those folders first on the PATH, and a terminal of 120 columns."""
     path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
-    return {"PATH": path, "COLUMNS": "80", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PATH": path, "COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _words(lines: Iterable[str]) -> list[str]:
@@ -156,7 +159,9 @@ def _difference(shown: Sequence[str], printed: str) -> str:
 
 
 def _ini(text: str) -> None:
-    configparser.ConfigParser(interpolation=None).read_string(text if text.lstrip().startswith("[") else f"[top]\n{text}")
+    configparser.ConfigParser(interpolation=None).read_string(
+        text if text.lstrip().startswith("[") else f"[top]\n{text}"
+    )
 
 
 PARSERS: dict[str, Callable[[str], object]] = {
