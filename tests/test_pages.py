@@ -36,7 +36,7 @@ def test_every_block_does_what_the_page_says_from_nothing_on(
             # Where the page names the template's home, git takes the working tree under test.
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": f"url.{template}.insteadOf",
-            "GIT_CONFIG_VALUE_0": "https://github.com/org/cookiecutter-mailroom",
+            "GIT_CONFIG_VALUE_0": "https://github.com/org/cookiecutter-mailroom.git",
         },
     ).take(ROOT / "docs" / page)
 

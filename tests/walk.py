@@ -37,6 +37,12 @@ class Walk:
         self.folder = folder
         self._environment = environment
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command typed now finds: the project's own sources, and no repository of git above its folder."""
+        here = {"GIT_CEILING_DIRECTORIES": str(self.folder.parent), "PYTHONPATH": str(self.folder / "src")}
+        return {**here, **self._environment}
+
     def take(self, page: Path, sections: Callable[[str], bool] = lambda heading: True) -> None:
         """Does what the page says, in order. Raises PageError where something else comes of it."""
         for block in blocks(page.read_text(encoding="utf-8"), page.name):
@@ -93,9 +99,7 @@ class Walk:
         self.folder = there
 
     def _expect(self, block: Block, line: int, command: Sequence[str], code: int, *, said_as: str) -> str:
-        # Above the folder there is no repository for git to find, and the project's own sources come first.
-        here = {"GIT_CEILING_DIRECTORIES": str(self.folder.parent), "PYTHONPATH": str(self.folder / "src")}
-        done = run(*command, cwd=self.folder, env={**here, **self._environment})
+        done = run(*command, cwd=self.folder, env=self.environment)
         if done.returncode != code:
             raise PageError(
                 f"{block.page}:{line}: {said_as}\nexpected exit code {code}, got {done.returncode}:\n{done.stdout}"
