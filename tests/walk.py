@@ -62,7 +62,7 @@ class Walk:
         elif block.language == "console":
             self._type(block)
         elif block.language == "python":
-            self._expect(block, block.line, [sys.executable, "-c", block.text], 0, said_as="the script")
+            self._expect(block, block.line, ["python", "-c", block.text], 0, said_as="the script")
 
     def _write(self, block: Block, name: str) -> None:
         path = (self.folder / name).resolve()
