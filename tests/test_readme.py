@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT, succeed
-from readme import commands
+from pages import commands
 
 README = ROOT / "README.md"
 SHOWN = re.compile(r"^```text\n(── ?.*?|─+.*?|\(left out.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from checkout import ROOT, Render, run, succeed
 from examples import COMBINATIONS
-from readme import commands
+from pages import commands
 
 BIN = Path(sys.executable).parent
 USED = re.compile(r"^\s*(?:- )?uses: (.*)$", re.MULTILINE)

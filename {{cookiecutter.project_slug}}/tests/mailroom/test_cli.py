@@ -498,6 +498,20 @@ def test_run_ends_with_0_on_a_signal(bank: Bank, number: signal.Signals, tmp_pat
     assert any("stopped" in line for line in told)
 
 
+@pytest.mark.parametrize(
+    ("shell", "typed"),
+    [
+        ("bash", {"COMP_WORDS": "bank outbox re", "COMP_CWORD": "2"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "bank outbox re"}),
+    ],
+)
+def test_a_shell_is_told_what_comes_next(empty: Bank, shell: str, typed: dict[str, str]) -> None:
+    result = CliRunner().invoke(empty.app, [], env={"_BANK_COMPLETE": f"complete_{shell}", **typed})
+    assert result.exit_code == 0
+    assert "replay" in result.stdout
+    assert "discard" not in result.stdout
+
+
 @pytest.mark.parametrize("group", [[], ["db"], ["outbox"]])
 def test_every_command_has_a_help_text(empty: Bank, group: list[str]) -> None:
     result = empty(*group, "--help")
