@@ -4,6 +4,7 @@ Each setting is written in settings.toml under its section, or as a variable: `o
 `OUTBOX__LEASE_SECONDS`. Durations are in the unit that their name ends with.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
@@ -11,11 +12,25 @@ from pydantic_core import PydanticCustomError
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-ASYNC_DRIVERS = {"sqlite": "aiosqlite"}
-"""The databases that this project can use, each with its driver."""
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of database, as its URL names it."""
+
+    kind: str
+    driver: str
+    example: str
+
+
+BACKENDS = {
+    "sqlite": Backend("sqlite", "aiosqlite", "sqlite+aiosqlite:///./shop.db"),
+    "postgresql": Backend("postgres", "asyncpg", "postgresql+asyncpg://shop:secret@127.0.0.1:5432/shop"),
+    "mssql": Backend("sqlserver", "aioodbc", "mssql+aioodbc://shop:secret@127.0.0.1:1433/shop"),
+}
+"""By the first word of the URL. Which of them a project really has, its answers decide."""
+ODBC_DRIVER = "ODBC Driver 18 for SQL Server"
 
 SECONDS_PER_DAY = 86_400
-EXAMPLE_URL = "sqlite+aiosqlite:///./shop.db"
 ENDPOINT_PREFIX = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 
 
@@ -61,6 +76,16 @@ class DatabaseSettings(Section):
     """How many seconds to wait for a free connection before failing."""
     busy_timeout_seconds: Seconds = 5
     """How many seconds a write waits for another one to finish (SQLite)."""
+    connect_timeout_seconds: Seconds = 5
+    """How many seconds a server may take to accept a connection."""
+    statement_timeout_seconds: Seconds | None = 60
+    """How many seconds a server may work on one statement; migrations are exempt. Unset: no limit of ours."""
+    lock_timeout_seconds: Seconds | None = 30
+    """How many seconds a statement waits on a server for another transaction's lock. Unset: no limit of ours."""
+    isolation_level: Annotated[
+        Literal["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"], BeforeValidator(_upper)
+    ] = "READ COMMITTED"
+    """How far transactions of the service are kept apart on a server. SQLite's are serializable always."""
 
     @field_validator("url")
     @classmethod
@@ -69,13 +94,22 @@ class DatabaseSettings(Section):
 
     @property
     def kind(self) -> str:
-        """Which database it is: `sqlite`."""
-        return self._parsed.get_backend_name()
+        """Which database it is: `sqlite`, `postgres` or `sqlserver`."""
+        return self._backend.kind
+
+    @property
+    def driver(self) -> str:
+        """The package that speaks to it."""
+        return self._backend.driver
 
     @property
     def safe_url(self) -> str:
         """The URL for people: its password masked, without its query, which may hold secrets too."""
         return self._parsed.set(query={}).render_as_string(hide_password=True)
+
+    @property
+    def _backend(self) -> Backend:
+        return BACKENDS[self._parsed.get_backend_name()]
 
     @property
     def _parsed(self) -> URL:
@@ -154,32 +188,43 @@ def _with_async_driver(text: str) -> str:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise PydanticCustomError(
-            "database_url", "is not a database URL; one looks like {example}", {"example": EXAMPLE_URL}
+            "database_url",
+            "is not a database URL; one looks like {example}",
+            {"example": BACKENDS["sqlite"].example},
         ) from None
-    backend, _, driver = url.drivername.partition("+")
-    if backend not in ASYNC_DRIVERS:
-        known = ", ".join(ASYNC_DRIVERS)
+    name, _, driver = url.drivername.partition("+")
+    name = {"postgres": "postgresql"}.get(name, name)
+    if name not in BACKENDS:
         raise PydanticCustomError(
             "database_url",
-            "names the database {backend}, and this project has: {known}",
-            {"backend": backend, "known": known},
+            "names the database {name}, and mailroom knows: {known}",
+            {"name": name, "known": ", ".join(BACKENDS)},
         )
-    right = f"{backend}+{ASYNC_DRIVERS[backend]}"
-    if driver not in ("", ASYNC_DRIVERS[backend]):
+    backend = BACKENDS[name]
+    right = f"{name}+{backend.driver}"
+    if driver not in ("", backend.driver):
         raise PydanticCustomError(
             "database_url",
             "names the driver {driver}, which is not the async one; write {right}",
             {"driver": driver, "right": right},
         )
-    if backend == "sqlite":
-        _check_sqlite(url)
+    if name == "sqlite":
+        _check_sqlite(url, backend.example)
+    elif not url.host or not url.database:
+        raise PydanticCustomError(
+            "database_url",
+            "names no {missing}; one looks like {example}",
+            {"missing": "host" if not url.host else "database", "example": backend.example},
+        )
+    if name == "mssql" and "driver" not in url.query:
+        url = url.update_query_dict({"driver": ODBC_DRIVER})
     return url.set(drivername=right).render_as_string(hide_password=False)
 
 
-def _check_sqlite(url: URL) -> None:
+def _check_sqlite(url: URL, example: str) -> None:
     if url.host:
         raise PydanticCustomError(
-            "database_url", "has two slashes where SQLite wants three: {example}", {"example": EXAMPLE_URL}
+            "database_url", "has two slashes where SQLite wants three: {example}", {"example": example}
         )
     database = url.database or ""
     in_memory = database in ("", ":memory:") or database.startswith("file::memory:") or "mode=memory" in database
@@ -188,5 +233,5 @@ def _check_sqlite(url: URL) -> None:
             "database_url",
             "is SQLite in memory, where each connection would see another, empty database; "
             "name a file, as in {example}",
-            {"example": EXAMPLE_URL},
+            {"example": example},
         )

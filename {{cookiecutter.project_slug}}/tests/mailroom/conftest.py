@@ -1,10 +1,11 @@
 """Composes mailrooms on a database of their own, and projects whose migrations are mailroom's."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import databases
 import hypothesis
 import pytest
 import pytest_asyncio
@@ -20,9 +21,11 @@ hypothesis.settings.load_profile("mailroom")
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
 
-@pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    return f"sqlite+aiosqlite:///{tmp_path / 'bank.db'}"
+@pytest.fixture(params=databases.KINDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A fresh database, of each kind in turn."""
+    with databases.fresh(request.param, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture

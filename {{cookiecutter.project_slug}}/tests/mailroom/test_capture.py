@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from support import Account, Compose, Deposited, Effect, Renamed, count, effect, effects, rows
 
 from mailroom import Context, Handlers, Mailroom, Settings
@@ -166,7 +166,7 @@ class TestCommitting:
 
         async def deposit() -> None:
             async with mailroom.transaction() as session:
-                account = await session.get_one(Account, stored.id)
+                account = await session.get_one(Account, stored.id, with_for_update=True)
                 await asyncio.sleep(0)
                 account.deposit(1)
 
@@ -275,6 +275,16 @@ class TestRollingBack:
         assert await amounts(mailroom) == [payload(6)]
 
 
+async def defer_foreign_keys(session: AsyncSession) -> None:
+    """Lets the database refuse the commit instead of the statement; SQL Server cannot do that."""
+    match session.get_bind().dialect.name:
+        case "sqlite":
+            await session.execute(text("PRAGMA defer_foreign_keys = ON"))
+        case "postgresql":
+            await session.execute(text("ALTER TABLE effects ALTER CONSTRAINT effects_account_id_fkey DEFERRABLE"))
+            await session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
+
+
 class TestRefusals:
     async def test_a_session_that_mailroom_does_not_know_fails_the_commit(self, mailroom: Mailroom) -> None:
         async with async_sessionmaker(mailroom.database.engine)() as session:
@@ -339,7 +349,7 @@ class TestRefusals:
                     mailroom.publish(session, Renamed(new_name=refused))
                     expected: type[Exception] = SerializationError
                 else:
-                    await session.execute(text("PRAGMA defer_foreign_keys = ON"))
+                    await defer_foreign_keys(session)
                     session.add(Effect(message_id=uuid4(), account_id=uuid4()))
                     expected = IntegrityError
                 with pytest.raises(expected):

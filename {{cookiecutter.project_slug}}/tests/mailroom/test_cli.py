@@ -128,13 +128,13 @@ def interrupt_at_the_first_commit(mailroom: Mailroom) -> None:
 class TestPosture:
     def test_it_shows_what_runs_and_where_each_value_comes_from(self, empty: Bank) -> None:
         shown = empty("posture").stdout
-        for fact in ("outbox", "inbox", "in_process", "sqlite", "transport", "OutboxProcessor"):
+        for fact in ("outbox", "inbox", "in_process", empty.settings().database.kind, "transport", "OutboxProcessor"):
             assert fact in shown
 
     def test_it_gives_the_same_to_a_machine(self, empty: Bank) -> None:
         answer = empty.json("posture")
         assert list(answer) == ["provider", "database", "outbox", "inbox", "services"]
-        assert (answer["provider"], answer["database"]) == ("in_process", "sqlite")
+        assert (answer["provider"], answer["database"]) == ("in_process", empty.settings().database.kind)
         assert answer["outbox"]["enabled"] is True
         assert answer["inbox"] == {"enabled": False, "source": "transport"}
         assert set(answer["services"]) == {"OutboxProcessor", "OutboxCleanup"}

@@ -5,10 +5,11 @@ import logging
 from typing import Any
 from uuid import UUID, uuid4
 
+import databases
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from support import Account, Compose, Deposited, Effect, Renamed, effect, effects, inbox_ids, rows
+from support import Account, Compose, Deposited, Effect, Renamed, effect, effects, inbox_ids, query, rows, until
 
 from mailroom import Context, Handlers, InboxStore, Reject
 from mailroom.envelope import Message
@@ -90,13 +91,21 @@ async def test_without_the_inbox_every_delivery_is_handled(compose: Compose) -> 
 
 @pytest.mark.parametrize("reads_first", [False, True])
 async def test_two_deliveries_side_by_side_have_their_effects_once(compose: Compose, reads_first: bool) -> None:
+    """In the handler, or where a second insert waits for the first, one there and one in the database."""
     barrier = asyncio.Barrier(2)
 
     async def meet(event: Deposited, context: Context[Any]) -> None:
-        await barrier.wait()
+        if mailroom.database.claims.waits_on_unique_insert:
+            await until(another_session_waits)
+        else:
+            await barrier.wait()
         if reads_first:
             await context.session.scalars(select(Effect))
         effect(context, "once")
+
+    async def another_session_waits() -> bool:
+        (row,) = await query(mailroom.database.engine, databases.WAITING[mailroom.database.kind])
+        return row == (1,)
 
     mailroom = await compose(handling(meet), inbox_on=True)
     sent = message()

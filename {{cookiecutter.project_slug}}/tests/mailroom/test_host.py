@@ -11,7 +11,6 @@ from support import Broker, Compose, Deposited, effect, effects, inbox_ids, rows
 
 from mailroom import ConfigurationError, Context, Handlers, Mailroom
 from mailroom.errors import SchemaError
-from mailroom.persistence.claims import claims_for
 from mailroom.persistence.tables import MailroomBase
 
 handlers = Handlers()
@@ -233,8 +232,3 @@ async def test_publish_takes_an_event_or_a_session_and_an_event(compose: Compose
     mailroom = await compose(handlers)
     with pytest.raises(TypeError, match="a session and an event"):
         mailroom.publish("an event")  # type: ignore[call-overload]
-
-
-def test_a_kind_of_database_without_an_outbox_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"oracle.*it has: sqlite"):
-        claims_for("oracle")

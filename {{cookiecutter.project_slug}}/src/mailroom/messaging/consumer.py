@@ -75,9 +75,9 @@ class Consumer:
         handlers = self._handlers.of(type(event))
         async with self._sessions() as session:
             await session.begin()
-            if not await self.inbox.try_begin(session, message.message_id, message.event_type):
-                return Outcome.DUPLICATE
             try:
+                if not await self.inbox.try_begin(session, message.message_id, message.event_type):
+                    return Outcome.DUPLICATE
                 await self._handle(event, handlers, self._context(session, message, attempt))
                 await self.inbox.complete(session, message.message_id, message.event_type)
             except asyncio.CancelledError:

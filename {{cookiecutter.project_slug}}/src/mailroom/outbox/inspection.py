@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, case, func, select
 
 from mailroom.outbox.selection import EVERYTHING, Selection, State, is_in, state_column
 from mailroom.persistence.database import Database
@@ -95,12 +95,12 @@ class OutboxInspection:
         row = OutboxMessage
         pending = is_in(State.PENDING) | is_in(State.LEASED)
         counts = select(
-            func.count().filter(pending),
-            func.count().filter(is_in(State.LEASED)),
-            func.count().filter(pending, row.attempts > 0),
-            func.count().filter(is_in(State.PROCESSED)),
-            func.count().filter(is_in(State.DEAD_LETTERED)),
-            func.min(row.occurred_on).filter(pending),
+            _count(pending),
+            _count(is_in(State.LEASED)),
+            _count(pending & (row.attempts > 0)),
+            _count(is_in(State.PROCESSED)),
+            _count(is_in(State.DEAD_LETTERED)),
+            func.min(case((pending, row.occurred_on))),
             self._database.claims.now(),
             select(func.count()).select_from(InboxMessage).scalar_subquery(),
         ).select_from(row)
@@ -120,8 +120,8 @@ class OutboxInspection:
     async def backlog(self, *, overdue_seconds: float) -> Backlog:
         row, claims = OutboxMessage, self._database.claims
         counts = select(
-            func.count().filter(is_in(State.PENDING), row.available_on < claims.later(-overdue_seconds)),
-            func.count().filter(is_in(State.LEASED), row.locked_until < claims.now()),
+            _count(is_in(State.PENDING) & (row.available_on < claims.later(-overdue_seconds))),
+            _count(is_in(State.LEASED) & (row.locked_until < claims.now())),
             claims.now(),
         ).select_from(row)
         async with self._database.reader() as session:
@@ -170,6 +170,10 @@ class OutboxInspection:
             return
         for portion in portions(selection.ids):
             yield [OutboxMessage.id.in_(portion), *others]
+
+
+def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.count(case((condition, 1)))
 
 
 def portions(ids: Sequence[int]) -> Iterator[list[int]]:

@@ -1,68 +1,45 @@
-"""One data source: its engine, its sessions, and how its transactions begin.
-
-SQLite has a single writer. `BEGIN IMMEDIATE` takes its place in the queue at the first statement, where the busy
-timeout applies; a transaction that read first and writes later would fail at once instead. Readers begin
-deferred, so that they never wait.
-"""
+"""One data source: its engine, its sessions, and how its transactions begin."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from mailroom.errors import CaptureError
 from mailroom.persistence import capture
 from mailroom.persistence.aggregates import MailroomSession
 from mailroom.persistence.capture import Observer, Sink
 from mailroom.persistence.claims import Claims, claims_for
+from mailroom.persistence.engines import engine_kind
+from mailroom.persistence.engines.base import READS_ONLY
 from mailroom.settings import DatabaseSettings
 
-_BEGIN = "mailroom_begin"
+READ_COMMITTED = "READ COMMITTED"
 
 
 def create_engine(settings: DatabaseSettings) -> AsyncEngine:
-    """An engine whose transactions take the writer's place when they begin (SQLite), with a bounded pool."""
+    """An engine with a bounded pool, and what its kind of database needs (see `engines`).
+
+    Raises ConfigurationError if the project was made without that kind.
+    """
+    kind = engine_kind(settings)
     engine = create_async_engine(
         settings.url.get_secret_value(),
         pool_size=settings.pool_size,
         max_overflow=settings.max_overflow,
         pool_timeout=settings.pool_timeout_seconds,
         hide_parameters=True,  # an error is logged and stored with the message, and they may be its payload
-        connect_args={"timeout": settings.busy_timeout_seconds},
-        execution_options={_BEGIN: "IMMEDIATE"},
+        **kind.options(settings),
     )
-    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-    event.listen(engine.sync_engine, "begin", _begin_sqlite)
-    event.listen(engine.sync_engine, "checkin", _end_sqlite)
+    kind.prepare(engine, settings)
     return engine
 
 
 def reading(engine: AsyncEngine) -> AsyncEngine:
     """The same engine and pool, for transactions that only read: on SQLite they never wait for the writer."""
-    return engine.execution_options(**{_BEGIN: "DEFERRED"})
-
-
-def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # the driver must not begin transactions by itself
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options()[_BEGIN]}")
-
-
-def _end_sqlite(connection: DBAPIConnection | None, _entry: ConnectionPoolEntry) -> None:
-    """A COMMIT that SQLite refuses leaves the transaction open, and SQLAlchemy takes it for ended."""
-    if connection is not None and connection.driver_connection.in_transaction:
-        connection.rollback()
+    return engine.execution_options(**{READS_ONLY: True})
 
 
 class Database:
@@ -71,8 +48,11 @@ class Database:
     def __init__(self, settings: DatabaseSettings) -> None:
         self.safe_url = settings.safe_url
         self.kind = settings.kind
-        self.claims: Claims = claims_for(self.kind)
         self.engine = create_engine(settings)
+        self.claims: Claims = claims_for(self.kind)
+        self._own = self.engine
+        if settings.isolation_level != READ_COMMITTED:
+            self._own = self.engine.execution_options(isolation_level=READ_COMMITTED)
         self._readers = _sessionmaker(reading(self.engine), {})
         capture.watch(self.engine.sync_engine)
 
@@ -86,8 +66,11 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
-        """A transaction for the framework's own short statements; commits at the end of the block."""
-        async with self.engine.begin() as connection:
+        """A transaction for the framework's own short statements; commits at the end of the block.
+
+        It is READ COMMITTED whatever the service's own transactions are: each of these statements stands alone.
+        """
+        async with self._own.begin() as connection:
             yield connection
 
     @asynccontextmanager

@@ -1,29 +1,55 @@
-"""What a database must offer so that any number of relays share one outbox: the seam `Claims`."""
+"""The seam `Claims`: what a database must offer so that any number of relays share one outbox (contract R1, R3).
 
-from collections.abc import Sequence
+The predicates are the same everywhere and stand here; how rows are locked, skipped and timed is each database's own.
+
+Served by `ix_outbox_messages_pending (kind, locked_until, available_on, id)`: rows that nobody holds are the entries
+with `locked_until IS NULL`, in the order in which they are claimed; expired leases are a range of the same index. The
+head of an ordering key is the first entry of its key in `ix_outbox_messages_ordering_key`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, ClassVar
 from uuid import UUID
+from zlib import crc32
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, Select, Update, case, exists, or_, select, update
+from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
 from mailroom.events import Kind
+from mailroom.persistence.tables import OutboxMessage
+
+KEY_SLOTS = 1024
+"""Ordering keys share so many locks; two keys in one slot wait for each other's commits, which is safe."""
 
 
-class Claims(Protocol):
+class Claims(ABC):
     """The statements that differ between databases. Times are always the database's own (contract R1)."""
 
-    waits_on_unique_insert: bool
+    waits_on_unique_insert: ClassVar[bool]
     """Whether a second insert of one unique value waits for the first transaction, without blocking others (I2)."""
 
+    def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
+        """`clock` replaces the database's, for tests that move it."""
+        self._clock = clock
+
+    @abstractmethod
     def now(self) -> ColumnElement[datetime]:
         """The database's clock, UTC, the same in the whole statement."""
-        ...
 
+    @abstractmethod
     def later(self, seconds: float | ColumnElement[Any]) -> ColumnElement[datetime]:
         """The database's clock moved by so many seconds, which may be negative."""
-        ...
+
+    @abstractmethod
+    def free(self, rows: Select[Any], table: Any) -> Select[Any]:
+        """The same rows of `table`, locked for this transaction, without those that others have locked."""
+
+    @abstractmethod
+    def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
+        """Makes ids of one ordering key follow commit order, until the transaction ends (contract R3)."""
 
     def claim(self, kind: Kind, *, token: UUID, lease_seconds: float, limit: int) -> Executable:
         """Leases up to `limit` due rows of one kind that nobody holds, and returns them.
@@ -31,16 +57,60 @@ class Claims(Protocol):
         A row with an ordering key is claimable only as the oldest unprocessed row of its key, leased or not,
         so no two relays ever hold one key (contract R3). The predicate stands again where the row is written.
         """
-        ...
+        row = aliased(OutboxMessage)
+        chosen = (
+            select(row.id)
+            .where(*self._fresh(row, kind), _heads_its_key(row))
+            .order_by(row.locked_until, row.available_on, row.id)
+            .limit(limit)
+        )
+        lease = self._lease(self.free(chosen, row), self._fresh(OutboxMessage, kind), token, lease_seconds)
+        return lease.returning(OutboxMessage)
 
     def take_over(self, kind: Kind, *, token: UUID, lease_seconds: float) -> Executable:
         """Leases the one row whose lease ran out longest ago, charges it one attempt, and returns it (R6)."""
-        ...
+        row = aliased(OutboxMessage)
+        chosen = select(row.id).where(*self._expired(row, kind)).order_by(row.locked_until, row.id).limit(1)
+        lease = self._lease(self.free(chosen, row), self._expired(OutboxMessage, kind), token, lease_seconds)
+        return lease.values(attempts=OutboxMessage.attempts + 1).returning(OutboxMessage)
 
     def due(self) -> Executable:
-        """One row that says what there is to do: `<kind>_fresh` and `<kind>_expired` as booleans (contract R7)."""
-        ...
+        """One row that says what there is to do: `<kind>_fresh` and `<kind>_expired`, 1 or 0 (contract R7)."""
+        return select(
+            *(
+                case((exists().where(*condition(OutboxMessage, kind)), 1), else_=0).label(f"{kind.value}_{name}")
+                for kind in Kind
+                for name, condition in (("fresh", self._fresh), ("expired", self._expired))
+            )
+        )
 
-    def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
-        """Makes ids of one ordering key follow commit order, until the transaction ends (contract R3)."""
-        ...
+    def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
+        return (
+            update(OutboxMessage)
+            .where(OutboxMessage.id.in_(chosen), *still)
+            .values(lock_token=token, locked_until=self.later(seconds))
+            .execution_options(synchronize_session=False)
+        )
+
+    def _fresh(self, row: Any, kind: Kind) -> list[ColumnElement[bool]]:
+        return [*_pending(row, kind.value), row.locked_until.is_(None), row.available_on <= self.now()]
+
+    def _expired(self, row: Any, kind: Kind) -> list[ColumnElement[bool]]:
+        return [*_pending(row, kind.value), row.locked_until < self.now()]
+
+
+def slots(keys: Sequence[str]) -> list[int]:
+    """Which of the shared locks stand for these keys, in the order in which everybody takes them."""
+    return sorted({crc32(key.encode()) % KEY_SLOTS for key in keys})
+
+
+def _pending(row: Any, kind: str | ColumnElement[str]) -> list[ColumnElement[bool]]:
+    return [row.kind == kind, row.processed_on.is_(None), row.dead_lettered_on.is_(None)]
+
+
+def _heads_its_key(row: Any) -> ColumnElement[bool]:
+    earlier = aliased(OutboxMessage)
+    return or_(
+        row.ordering_key.is_(None),
+        ~exists().where(*_pending(earlier, row.kind), earlier.ordering_key == row.ordering_key, earlier.id < row.id),
+    )

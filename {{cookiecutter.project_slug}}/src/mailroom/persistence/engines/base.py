@@ -1,0 +1,32 @@
+"""The seam `EngineKind`: what differs between databases outside of the statements."""
+
+from typing import Any, Protocol
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from mailroom.settings import DatabaseSettings
+
+READS_ONLY = "mailroom_reads_only"
+"""The execution option of transactions that never write."""
+
+
+class EngineKind(Protocol):
+    """One kind of database."""
+
+    unreachable: tuple[type[Exception], ...]
+    """What connecting may raise beside SQLAlchemy's own errors, if nobody answers or nobody is let in."""
+
+    def options(self, settings: DatabaseSettings) -> dict[str, Any]:
+        """What `create_async_engine` is given beside the pool's sizes."""
+        ...
+
+    def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
+        """Listens to what the engine's connections go through."""
+        ...
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether the same transaction may well succeed if it is tried again: a deadlock, a serialization failure.
+
+        Known by SQLSTATE or number, never by text.
+        """
+        ...

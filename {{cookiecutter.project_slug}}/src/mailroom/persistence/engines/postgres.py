@@ -1,0 +1,37 @@
+"""PostgreSQL through asyncpg, bounded in how long it connects, works on a statement and waits for a lock."""
+
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from mailroom.settings import DatabaseSettings
+
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK = "40P01"
+MILLISECONDS = 1_000
+
+
+class Postgres:
+    unreachable: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError)
+
+    def options(self, settings: DatabaseSettings) -> dict[str, Any]:
+        bounds = {
+            "statement_timeout": settings.statement_timeout_seconds,
+            "lock_timeout": settings.lock_timeout_seconds,
+        }
+        session = {name: str(int(value * MILLISECONDS)) for name, value in bounds.items() if value is not None}
+        return {
+            "connect_args": {"timeout": settings.connect_timeout_seconds, "server_settings": session},
+            "isolation_level": settings.isolation_level,
+            "pool_pre_ping": True,
+        }
+
+    def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
+        """Nothing to listen to."""
+
+    def is_transient(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) in (SERIALIZATION_FAILURE, DEADLOCK)
+
+
+KIND = Postgres()

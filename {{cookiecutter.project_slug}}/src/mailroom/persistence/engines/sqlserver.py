@@ -1,0 +1,44 @@
+"""SQL Server through aioodbc and pyodbc, with Microsoft's ODBC driver."""
+
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from mailroom.settings import DatabaseSettings
+
+DEADLOCK = "40001"
+"""The SQLSTATE of error 1205; what the driver raises names the number only in its text."""
+MILLISECONDS = 1_000
+
+
+class SqlServer:
+    unreachable: tuple[type[Exception], ...] = ()
+
+    def options(self, settings: DatabaseSettings) -> dict[str, Any]:
+        return {
+            "connect_args": {"timeout": max(1, round(settings.connect_timeout_seconds))},
+            "isolation_level": settings.isolation_level,
+            "pool_pre_ping": True,
+            "use_setinputsizes": True,
+        }
+
+    def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
+        def bound(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+            if settings.lock_timeout_seconds is not None:
+                cursor = connection.cursor()
+                cursor.execute(f"SET LOCK_TIMEOUT {int(settings.lock_timeout_seconds * MILLISECONDS)}")
+                cursor.close()
+            if settings.statement_timeout_seconds is not None:
+                # pyodbc's own connection, below aioodbc's: the server itself has no such limit.
+                connection.driver_connection._conn.timeout = max(1, round(settings.statement_timeout_seconds))
+
+        event.listen(engine.sync_engine, "connect", bound)
+
+    def is_transient(self, error: BaseException) -> bool:
+        return bool(error.args) and error.args[0] == DEADLOCK
+
+
+KIND = SqlServer()
