@@ -21,6 +21,7 @@ from sqlalchemy import Connection, MetaData, make_url
 
 from mailroom.errors import ConfigurationError, SchemaError
 from mailroom.persistence.database import create_engine
+from mailroom.persistence.engines import engine_kind
 from mailroom.persistence.tables import MailroomBase, UtcDateTime
 from mailroom.settings import Settings
 
@@ -69,14 +70,14 @@ def run(connection: Connection) -> None:
         render_as_batch=on_sqlite,
         transactional_ddl=True,
     )
+    kind = engine_kind(connection.dialect.name)
     if not on_sqlite:
         with context.begin_transaction():
+            kind.before_migrating(connection)
             context.run_migrations()
         return
     with foreign_keys_off(connection), context.begin_transaction():
-        driver: Any = connection.connection.driver_connection
-        if not driver.in_transaction:  # left to itself, the driver begins at the first INSERT only
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        kind.before_migrating(connection)
         before = dangling_rows(connection)
         context.run_migrations()
         refuse(dangling_rows(connection) - before)

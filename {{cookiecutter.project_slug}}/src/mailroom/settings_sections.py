@@ -108,8 +108,13 @@ class DatabaseSettings(Section):
         return self._parsed.set(query={}).render_as_string(hide_password=True)
 
     @property
+    def backend(self) -> str:
+        """SQLAlchemy's name of it."""
+        return self._parsed.get_backend_name()
+
+    @property
     def _backend(self) -> Backend:
-        return BACKENDS[self._parsed.get_backend_name()]
+        return BACKENDS[self.backend]
 
     @property
     def _parsed(self) -> URL:

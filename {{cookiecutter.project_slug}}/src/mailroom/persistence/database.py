@@ -12,7 +12,7 @@ from mailroom.persistence import capture
 from mailroom.persistence.aggregates import MailroomSession
 from mailroom.persistence.capture import Observer, Sink
 from mailroom.persistence.claims import Claims, claims_for
-from mailroom.persistence.engines import engine_kind
+from mailroom.persistence.engines import check_present, engine_kind
 from mailroom.persistence.engines.base import READS_ONLY
 from mailroom.settings import DatabaseSettings
 
@@ -24,7 +24,8 @@ def create_engine(settings: DatabaseSettings) -> AsyncEngine:
 
     Raises ConfigurationError if the project was made without that kind.
     """
-    kind = engine_kind(settings)
+    check_present(settings)
+    kind = engine_kind(settings.backend)
     engine = create_async_engine(
         settings.url.get_secret_value(),
         pool_size=settings.pool_size,

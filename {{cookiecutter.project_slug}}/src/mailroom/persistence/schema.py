@@ -32,6 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
 from mailroom.log import get_logger
 from mailroom.persistence.database import reading
+from mailroom.persistence.engines import engine_kind
 from mailroom.persistence.tables import MailroomBase
 
 logger = get_logger(__name__)
@@ -227,9 +228,10 @@ async def _run(engine: AsyncEngine, migrations: Config, what: Callable[[Config],
 
 @asynccontextmanager
 async def _connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    refusals: tuple[type[Exception], ...] = (OSError, SQLAlchemyError, *engine_kind(engine.dialect.name).unreachable)
     try:
         connection = await engine.connect()
-    except (OSError, SQLAlchemyError) as error:
+    except refusals as error:
         # aiosqlite stops its thread unwaited; a loop that closes before would make it print a traceback.
         await asyncio.sleep(_DRIVER_STOPS_SECONDS)
         raise _unavailable(engine, error) from error
@@ -248,8 +250,9 @@ def _alembic_errors() -> Iterator[None]:
 
 
 def _unavailable(engine: AsyncEngine, error: Exception) -> DatabaseUnavailableError:
-    reason = str(getattr(error, "orig", None) or error) or type(error).__name__
-    return DatabaseUnavailableError(f"the database {_name(engine)} cannot be used: {reason}; check DATABASE__URL")
+    reason = str(getattr(error, "orig", None) or error) or "no answer"
+    remedy = engine_kind(engine.dialect.name).remedy
+    return DatabaseUnavailableError(f"the database {_name(engine)} cannot be used: {reason}; {remedy}")
 
 
 def _name(engine: AsyncEngine) -> str:

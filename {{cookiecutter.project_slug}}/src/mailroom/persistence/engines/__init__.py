@@ -6,18 +6,21 @@ from importlib.util import find_spec
 from mailroom.errors import ConfigurationError
 from mailroom.persistence.engines.base import EngineKind
 from mailroom.settings import DatabaseSettings
+from mailroom.settings_sections import BACKENDS
 
-__all__ = ["EngineKind", "engine_kind"]
+__all__ = ["EngineKind", "check_present", "engine_kind"]
 
 
-def engine_kind(settings: DatabaseSettings) -> EngineKind:
-    """What is special about this kind of database. Raises ConfigurationError if the project was made without it."""
-    module = f"{__name__}.{settings.kind}"
-    if find_spec(module) is None or find_spec(settings.driver) is None:
-        raise ConfigurationError(
-            f"database.url names {settings.kind}, and this project was made without it: "
-            f"its driver, {settings.driver}, or mailroom's part for it is missing. "
-            f"Run: copier update --data database={settings.kind}"
-        )
-    kind: EngineKind = import_module(module).KIND
+def engine_kind(backend: str) -> EngineKind:
+    """What is special about a database, by SQLAlchemy's name of it: the name of an engine's dialect."""
+    kind: EngineKind = import_module(f"{__name__}.{BACKENDS[backend].kind}").KIND
     return kind
+
+
+def check_present(settings: DatabaseSettings) -> None:
+    """Raises ConfigurationError if the project was made without this kind of database."""
+    if find_spec(f"{__name__}.{settings.kind}") is None or find_spec(settings.driver) is None:
+        raise ConfigurationError(
+            f"database.url names {settings.kind}, and this project was made without it: mailroom's part for it, or "
+            f"its driver {settings.driver}, is missing. Run: copier update --data database={settings.kind}"
+        )

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from mailroom.settings import DatabaseSettings
@@ -10,11 +11,16 @@ READS_ONLY = "mailroom_reads_only"
 """The execution option of transactions that never write."""
 
 
+START_OR_CHECK = "start the server (docker compose up -d --wait), or check DATABASE__URL"
+
+
 class EngineKind(Protocol):
     """One kind of database."""
 
     unreachable: tuple[type[Exception], ...]
     """What connecting may raise beside SQLAlchemy's own errors, if nobody answers or nobody is let in."""
+    remedy: str
+    """What to do then."""
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         """What `create_async_engine` is given beside the pool's sizes."""
@@ -22,6 +28,10 @@ class EngineKind(Protocol):
 
     def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
         """Listens to what the engine's connections go through."""
+        ...
+
+    def before_migrating(self, connection: Connection) -> None:
+        """Runs first in the transaction of migrations: one process at a time migrates, without a limit of time."""
         ...
 
     def is_transient(self, error: BaseException) -> bool:

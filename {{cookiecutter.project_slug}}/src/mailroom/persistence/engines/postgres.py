@@ -3,17 +3,22 @@
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from mailroom.persistence.engines.base import START_OR_CHECK
 from mailroom.settings import DatabaseSettings
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK = "40P01"
+MIGRATION_LOCK = 0x6D61696C726F6F6D
+"""The advisory lock of whoever migrates ("mailroom")."""
 MILLISECONDS = 1_000
 
 
 class Postgres:
     unreachable: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError)
+    remedy = START_OR_CHECK
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         bounds = {
@@ -29,6 +34,11 @@ class Postgres:
 
     def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
         """Nothing to listen to."""
+
+    def before_migrating(self, connection: Connection) -> None:
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
+        connection.execute(text("SET LOCAL lock_timeout = 0"))
+        connection.execute(text("SELECT pg_advisory_xact_lock(:mailroom)"), {"mailroom": MIGRATION_LOCK})
 
     def is_transient(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) in (SERIALIZATION_FAILURE, DEADLOCK)

@@ -17,6 +17,7 @@ from mailroom.settings import DatabaseSettings
 
 class Sqlite:
     unreachable: tuple[type[Exception], ...] = ()
+    remedy = "check DATABASE__URL"
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         return {"connect_args": {"timeout": settings.busy_timeout_seconds}}
@@ -25,6 +26,11 @@ class Sqlite:
         event.listen(engine.sync_engine, "connect", _prepare)
         event.listen(engine.sync_engine, "begin", _begin)
         event.listen(engine.sync_engine, "checkin", _end)
+
+    def before_migrating(self, connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:  # left to itself, the driver begins at the first INSERT only
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

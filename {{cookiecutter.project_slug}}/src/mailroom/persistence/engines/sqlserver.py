@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from mailroom.persistence.engines.base import START_OR_CHECK
 from mailroom.settings import DatabaseSettings
 
 DEADLOCK = "40001"
@@ -16,6 +17,7 @@ MILLISECONDS = 1_000
 
 class SqlServer:
     unreachable: tuple[type[Exception], ...] = ()
+    remedy = START_OR_CHECK
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         return {
@@ -36,6 +38,16 @@ class SqlServer:
                 connection.driver_connection._conn.timeout = max(1, round(settings.statement_timeout_seconds))
 
         event.listen(engine.sync_engine, "connect", bound)
+
+    def before_migrating(self, connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        driver._conn.timeout = 0
+        connection.execute(
+            text(
+                "SET LOCK_TIMEOUT -1; EXEC sp_getapplock @Resource = 'mailroom/migration', "
+                "@LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = -1"
+            )
+        )
 
     def is_transient(self, error: BaseException) -> bool:
         return bool(error.args) and error.args[0] == DEADLOCK

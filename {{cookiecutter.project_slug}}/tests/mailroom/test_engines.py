@@ -1,0 +1,171 @@
+"""How each kind of database is connected to, and what it says when something goes wrong (contract R1, T3)."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import databases
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError
+from support import Account, Compose, Deposited, effect, effects
+
+from mailroom import Context, Handlers, Mailroom, Settings
+from mailroom.errors import ConfigurationError, DatabaseUnavailableError
+from mailroom.persistence import schema
+from mailroom.persistence.database import create_engine
+from mailroom.persistence.engines import engine_kind
+from mailroom.testing import Harness
+
+SERVERS = [kind for kind in databases.KINDS if kind != "sqlite"]
+KILL_THE_OTHERS = {
+    "postgres": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+}
+
+SLEEP = {"postgresql": "SELECT pg_sleep(0.5)", "mssql": "WAITFOR DELAY '00:00:00.5'"}
+UPGRADE = """
+import asyncio, json, sys
+from mailroom import Settings
+from mailroom.persistence import schema
+from mailroom.persistence.database import create_engine
+asyncio.run(schema.upgrade(create_engine(Settings(database=json.loads(sys.argv[1])).database)))
+"""
+
+on_servers = pytest.mark.parametrize("database_url", SERVERS, indirect=True)
+
+
+@pytest.mark.skipif("sqlserver" in databases.KINDS or "sqlserver" not in databases.PRESENT, reason="it is tried")
+def test_what_is_not_tried_is_said() -> None:
+    pytest.skip("TEST_SQLSERVER_URL names no SQL Server; the contract was tried on the other databases")
+
+
+def test_a_kind_that_the_project_was_made_without_is_refused_with_the_command_that_adds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mailroom.persistence.engines.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"names sqlite, .* copier update --data database=sqlite"):
+        Mailroom(Settings(database={"url": "sqlite:///x.db"}))
+
+
+@on_servers
+async def test_a_server_that_is_not_there_is_one_line_that_names_it_and_the_remedy(database_url: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        url = make_url(database_url).set(port=port, password="hunter2").render_as_string(hide_password=False)
+        mailroom = Mailroom(Settings(database={"url": url}))
+        with pytest.raises(DatabaseUnavailableError, match=rf"127\.0\.0\.1:{port}/.*docker compose up") as refused:
+            await mailroom.ensure_migrated()
+    assert "hunter2" not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@on_servers
+async def test_a_server_that_never_answers_is_given_up_within_the_connect_timeout(database_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = make_url(database_url).set(port=silent.getsockname()[1]).render_as_string(hide_password=False)
+        settings = Settings(database={"url": url, "connect_timeout_seconds": 1})
+        async with asyncio.timeout(10):
+            with pytest.raises(DatabaseUnavailableError, match="no answer"):
+                await Mailroom(settings).ensure_migrated()
+
+
+@on_servers
+async def test_a_database_that_does_not_exist_is_one_line(database_url: str) -> None:
+    url = make_url(database_url).set(database="nobodys").render_as_string(hide_password=False)
+    with pytest.raises(DatabaseUnavailableError, match="nobodys"):
+        await Mailroom(Settings(database={"url": url})).ensure_migrated()
+
+
+@on_servers
+@pytest.mark.parametrize(("bound", "value"), [("statement_timeout_seconds", 0.2), ("lock_timeout_seconds", 0.2)])
+async def test_a_statement_and_the_wait_for_a_lock_are_bounded(compose: Compose, bound: str, value: float) -> None:
+    mailroom = await compose(database={bound: value})
+    async with mailroom.transaction() as session:
+        session.add(account := Account())
+    async with mailroom.transaction() as first:
+        await first.get_one(Account, account.id, with_for_update=True)
+        with pytest.raises(DBAPIError):
+            async with mailroom.transaction() as second:
+                await second.get_one(Account, account.id, with_for_update=True)
+
+
+@on_servers
+async def test_migrations_take_the_time_that_they_need_and_their_turn(database_url: str, alembic_ini: Path) -> None:
+    database = {"url": database_url, "statement_timeout_seconds": 0.2, "lock_timeout_seconds": 0.2}
+    settings = Settings(database=database)
+    slow = alembic_ini.parent / "migrations" / "versions" / "0002_slow.py"
+    statement = SLEEP[make_url(database_url).get_backend_name()]
+    slow.write_text(
+        "from alembic import op\nrevision = '0002'\ndown_revision = '0001'\n\n"
+        f"def upgrade():\n    op.execute({statement!r})\n\ndef downgrade():\n    pass\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "ALEMBIC_CONFIG": str(alembic_ini)}
+    upgrades = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", UPGRADE, json.dumps(database), env=environment)
+        for _ in range(3)
+    ]
+    assert [await upgrade.wait() for upgrade in upgrades] == [0, 0, 0]
+    engine = create_engine(settings.database)
+    assert await schema.current(engine) == ("0002",)
+    await engine.dispose()
+
+
+@on_servers
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def test_events_are_stored_and_relayed_at_every_isolation_level(compose: Compose, level: str) -> None:
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        effect(context, str(event.amount))
+
+    mailroom = await compose(handlers, outbox_on=True, inbox_on=True, database={"isolation_level": level})
+    for amount in range(3):
+        async with mailroom.transaction() as session:
+            mailroom.publish(session, Deposited(amount=amount), ordering_key="anna")
+            assert await session.run_sync(lambda plain: plain.connection().get_isolation_level()) == level
+    await mailroom.drain()
+    assert await effects(mailroom) == ["0", "1", "2"]
+
+
+@on_servers
+async def test_a_serialization_failure_is_known_by_its_code(compose: Compose) -> None:
+    mailroom = await compose(database={"isolation_level": "SERIALIZABLE"})
+    async with mailroom.transaction() as session:
+        session.add(account := Account())
+    async with mailroom.sessions()() as slow:
+        (await slow.get_one(Account, account.id)).balance = 1
+        async with mailroom.transaction() as fast:
+            (await fast.get_one(Account, account.id)).balance = 2
+        with pytest.raises(DBAPIError) as failed:
+            await slow.flush()
+    kind = engine_kind(mailroom.database.engine.dialect.name)
+    assert failed.value.orig is not None
+    assert kind.is_transient(failed.value.orig)
+    assert not kind.is_transient(ValueError("deadlock detected"))
+
+
+@on_servers
+async def test_connections_that_died_cost_one_retry_and_no_event(compose: Compose) -> None:
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        effect(context, str(context.attempt))
+        if context.attempt == 1:
+            async with other.database.connection() as connection:
+                await connection.execute(text(KILL_THE_OTHERS[mailroom.database.kind]))
+
+    mailroom, other = await compose(handlers, outbox_on=True, inbox_on=True), await compose(handlers)
+    with Harness(mailroom) as harness:
+        await mailroom.publish(Deposited(amount=1))
+        await harness.drain()
+        await harness.assert_outbox(processed=1)
+    assert await effects(mailroom) == ["2"]
