@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Update, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Select, Update, delete, func, or_, select, update
 
 from mailroom.outbox.inspection import OutboxInspection
 from mailroom.outbox.selection import Selection, State
@@ -59,7 +59,7 @@ class OutboxAdministration(OutboxInspection):
         done = 0
         async for batch in self._batches([condition]):
             async with self._database.connection() as connection:
-                gone = delete(OutboxMessage).where(OutboxMessage.id.in_(batch), condition)
+                gone = delete(OutboxMessage).where(OutboxMessage.id.in_(self._free(batch, condition)))
                 done += (await connection.execute(gone)).rowcount
             progress(done)
         return done
@@ -92,13 +92,18 @@ class OutboxAdministration(OutboxInspection):
         free = OutboxMessage.lock_token.is_(None)
         for conditions in self.conditions(selection):
             async for batch in self._batches([*conditions, free]):
-                changing: Any = statement.where(OutboxMessage.id.in_(batch), *conditions, free)
+                changing: Any = statement.where(OutboxMessage.id.in_(self._free(batch, *conditions, free)), free)
                 async with self._database.connection() as connection:
                     changed = set((await connection.execute(changing.returning(OutboxMessage.id))).scalars().all())
                 held = (held | set(batch)) - changed
                 done += len(changed)
                 progress(done)
         return Changed(rows=done, held=tuple(sorted(held)), missing=missing)
+
+    def _free(self, batch: list[int], *conditions: ColumnElement[bool]) -> Select[Any]:
+        """Those of a batch that still meet the conditions and are not being written by somebody else."""
+        still = select(OutboxMessage.id).where(OutboxMessage.id.in_(batch), *conditions)
+        return self._database.claims.free(still, OutboxMessage)
 
     async def _batches(self, conditions: list[ColumnElement[bool]]) -> AsyncIterator[list[int]]:
         """Ids in order, each once: a row that comes back while the work goes on is not met again."""

@@ -93,7 +93,8 @@ class OutboxCleanup:
 
     async def _delete(self, table: type[OutboxMessage] | type[InboxMessage], *expired: ColumnElement[bool]) -> int:
         """Deletes batch after batch until one comes back short; between two of them others may write."""
-        statement = delete(table).where(table.id.in_(select(table.id).where(*expired).limit(BATCH_SIZE)))
+        batch = self._database.claims.free(select(table.id).where(*expired).limit(BATCH_SIZE), table)
+        statement = delete(table).where(table.id.in_(batch))
         deleted = 0
         while True:
             async with self._database.connection() as connection:

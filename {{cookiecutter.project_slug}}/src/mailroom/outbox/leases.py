@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID, uuid4
 
-from sqlalchemy import Row, Update, update
+from sqlalchemy import Row, Update, select, update
 
 from mailroom.events import Kind
 from mailroom.persistence.database import Database
@@ -98,11 +98,12 @@ class Leases:
         return None if row is None else _claimed(row, token)
 
     async def renew(self, tokens: Iterable[UUID]) -> None:
-        """Keeps the leases under these tokens for another full period."""
+        """Keeps the leases under these tokens for another full period. It never waits for a write-back."""
+        claims, held = self._database.claims, OutboxMessage.lock_token.in_(list(tokens))
         statement = (
             update(OutboxMessage)
-            .where(OutboxMessage.lock_token.in_(list(tokens)))
-            .values(locked_until=self._database.claims.later(self._lease_seconds))
+            .where(OutboxMessage.id.in_(claims.free(select(OutboxMessage.id).where(held), OutboxMessage)), held)
+            .values(locked_until=claims.later(self._lease_seconds))
         )
         async with self._database.connection() as connection:
             await connection.execute(statement)
