@@ -29,6 +29,7 @@ from mailroom.outbox.cleanup import OutboxCleanup
 from mailroom.outbox.leases import Leases
 from mailroom.outbox.notice import OutboxDisabledNotice
 from mailroom.outbox.processor import OutboxProcessor, Route
+from mailroom.outbox.wake_up import WakeUp
 from mailroom.outbox.writer import OutboxWriter
 from mailroom.persistence import capture
 from mailroom.persistence.aggregates import raised_now
@@ -76,7 +77,7 @@ class Mailroom:
             lambda message, attempt: self.consumer.consume(message, attempt),
             cascade_limit=settings.message_bus.cascade_limit,
         )
-        writer = OutboxWriter(self.database, wake=lambda kinds: self.processor.wake(kinds))
+        writer = OutboxWriter(self.database, self._wake)
         self._observers: list[capture.Observer] = []
         sink = writer if self.posture.outbox.enabled else self._dispatcher
         self._sessions = self.database.sessions(sink, self._observers)
@@ -89,8 +90,13 @@ class Mailroom:
             timeout_seconds=settings.handler_timeout_seconds,
         )
         self.transport = self._build_transport(transports or {})
+        self._wake_up = WakeUp(self.database, lambda kinds: self.processor.wake(kinds))
         self.processor = OutboxProcessor(
-            Leases(self.database, lease_seconds=settings.outbox.lease_seconds), self._routes(), settings, self.outbox
+            Leases(self.database, lease_seconds=settings.outbox.lease_seconds),
+            self._routes(),
+            settings,
+            self.outbox,
+            self._wake_up,
         )
         self.cleanup = OutboxCleanup(self.database, settings.outbox)
         self._lifecycle = Lifecycle()
@@ -226,6 +232,7 @@ class Mailroom:
         """Waits for events that are being dispatched, and gives back every connection."""
         await self._examination.close()
         await self._dispatcher.stop(self.settings.shutdown_timeout_seconds)
+        await self._wake_up.close()
         await self.database.dispose()
 
     @asynccontextmanager
@@ -235,6 +242,12 @@ class Mailroom:
                 yield
         finally:
             await self.close()
+
+    def _wake(self, kinds: Iterable[Kind]) -> None:
+        """Events of these kinds were committed here. If no relay runs here, those that run elsewhere are told (R7)."""
+        self.processor.wake(kinds)
+        if not self.processor.is_running:
+            self._wake_up.tell(kinds)
 
     def _check_timeouts(self) -> None:
         lease = self.settings.outbox.lease_seconds

@@ -13,6 +13,7 @@ from mailroom.outbox.circuit import Circuit
 from mailroom.outbox.gate import Gate
 from mailroom.outbox.lane import Lane, Send
 from mailroom.outbox.leases import Leases
+from mailroom.outbox.wake_up import WakeUp
 from mailroom.service import ended
 from mailroom.settings import Settings
 
@@ -35,17 +36,23 @@ class Route:
 class OutboxProcessor:
     """Sends what is stored. Any number of processes may run one on the same database (contract R1).
 
-    It wakes up on a commit in this process, and otherwise asks the database once per
-    `outbox.polling_interval_seconds`.
+    It wakes up on a commit in this process, and in others where the database has a channel for that (see `wake_up`);
+    otherwise it asks the database once per `outbox.polling_interval_seconds`.
     """
 
     name = "OutboxProcessor"
 
     def __init__(
-        self, leases: Leases, routes: Mapping[Kind, Route], settings: Settings, administration: OutboxAdministration
+        self,
+        leases: Leases,
+        routes: Mapping[Kind, Route],
+        settings: Settings,
+        administration: OutboxAdministration,
+        wake_up: WakeUp,
     ) -> None:
         self._leases = leases
         self._administration = administration
+        self._wake_up = wake_up
         self._backlog = metrics.Backlog()
         self._settings = settings
         handled_here = Gate()
@@ -73,9 +80,15 @@ class OutboxProcessor:
         for kind in kinds:
             self._lanes[kind].wake()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started, and not been stopped."""
+        return bool(self._runners)
+
     async def start(self) -> None:
         self._stopping.clear()
         self._backlog.start()
+        await self._wake_up.start()
         self._runners = [
             asyncio.create_task(self._run(lane), name=f"outbox {lane.kind}") for lane in self._lanes.values()
         ]
@@ -88,6 +101,7 @@ class OutboxProcessor:
         """Finishes and stamps what is in flight within `shutdown_timeout_seconds`, releases the rest (R6)."""
         self._stopping.set()
         self._backlog.stop()
+        await self._wake_up.stop()
         deadline = asyncio.get_running_loop().time() + self._settings.shutdown_timeout_seconds
         results = await asyncio.gather(
             *(lane.stop(deadline) for lane in self._lanes.values()), *self._runners, return_exceptions=True

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from mailroom.errors import CaptureError
 from mailroom.persistence import capture
@@ -24,15 +25,21 @@ def create_engine(settings: DatabaseSettings) -> AsyncEngine:
 
     Raises ConfigurationError if the project was made without that kind.
     """
+    return _engine(
+        settings,
+        pool_size=settings.pool_size,
+        max_overflow=settings.max_overflow,
+        pool_timeout=settings.pool_timeout_seconds,
+    )
+
+
+def _engine(settings: DatabaseSettings, **pool: Any) -> AsyncEngine:
     check_present(settings)
     kind = engine_kind(settings.backend)
     engine = create_async_engine(
         settings.url.get_secret_value(),
-        pool_size=settings.pool_size,
-        max_overflow=settings.max_overflow,
-        pool_timeout=settings.pool_timeout_seconds,
         hide_parameters=True,  # an error is logged and stored with the message, and they may be its payload
-        **kind.options(settings),
+        **{**kind.options(settings), **pool},
     )
     kind.prepare(engine, settings)
     return engine
@@ -50,7 +57,9 @@ class Database:
         self.safe_url = settings.safe_url
         self.kind = settings.kind
         self.engine = create_engine(settings)
+        self.channel = engine_kind(settings.backend).channel
         self.claims: Claims = claims_for(self.kind)
+        self._settings = settings
         self._own = self.engine
         if settings.isolation_level != READ_COMMITTED:
             self._own = self.engine.execution_options(isolation_level=READ_COMMITTED)
@@ -72,6 +81,13 @@ class Database:
         It is READ COMMITTED whatever the service's own transactions are: each of these statements stands alone.
         """
         async with self._own.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[AsyncConnection]:
+        """A connection outside of the pool, and outside of transactions, that may be kept for as long as is wanted."""
+        engine = _engine(self._settings, poolclass=NullPool, pool_pre_ping=False, isolation_level="AUTOCOMMIT")
+        async with engine.connect() as connection:
             yield connection
 
     @asynccontextmanager

@@ -1,9 +1,10 @@
 """The seam `EngineKind`: what differs between databases outside of the statements."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, Executable
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from mailroom.settings import DatabaseSettings
 
@@ -14,6 +15,18 @@ READS_ONLY = "mailroom_reads_only"
 START_OR_CHECK = "start the server (docker compose up -d --wait), or check DATABASE__URL"
 
 
+class Channel(Protocol):
+    """How processes on one database wake each other up (contract R7)."""
+
+    def notify(self, message: str) -> Executable:
+        """Tells every listener, once it is committed."""
+        ...
+
+    async def listen(self, connection: AsyncConnection, heard: Callable[[str], None], lost: Callable[[], None]) -> None:
+        """From now on `heard` is told every message, and `lost` that the connection is gone, if that is noticed."""
+        ...
+
+
 class EngineKind(Protocol):
     """One kind of database."""
 
@@ -21,6 +34,8 @@ class EngineKind(Protocol):
     """What connecting may raise beside SQLAlchemy's own errors, if nobody answers or nobody is let in."""
     remedy: str
     """What to do then."""
+    channel: Channel | None
+    """None where a relay learns of other processes' commits by polling alone."""
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         """What `create_async_engine` is given beside the pool's sizes."""

@@ -1,24 +1,40 @@
 """PostgreSQL through asyncpg, bounded in how long it connects, works on a statement and waits for a lock."""
 
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, Executable, func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from mailroom.persistence.engines.base import START_OR_CHECK
 from mailroom.settings import DatabaseSettings
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK = "40P01"
+_CHANNEL = "mailroom_outbox"
 MIGRATION_LOCK = 0x6D61696C726F6F6D
 """The advisory lock of whoever migrates ("mailroom")."""
 MILLISECONDS = 1_000
 
 
+class PostgresChannel:
+    """LISTEN and NOTIFY. Behind a pooler that shares connections between transactions nothing is ever heard."""
+
+    def notify(self, message: str) -> Executable:
+        return select(func.pg_notify(_CHANNEL, message))
+
+    async def listen(self, connection: AsyncConnection, heard: Callable[[str], None], lost: Callable[[], None]) -> None:
+        raw = await connection.get_raw_connection()
+        driver: Any = raw.driver_connection
+        driver.add_termination_listener(lambda _connection: lost())
+        await driver.add_listener(_CHANNEL, lambda _connection, _pid, _channel, message: heard(message))
+
+
 class Postgres:
     unreachable: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError)
     remedy = START_OR_CHECK
+    channel = PostgresChannel()
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         bounds = {

@@ -18,6 +18,7 @@ from mailroom.settings import DatabaseSettings
 class Sqlite:
     unreachable: tuple[type[Exception], ...] = ()
     remedy = "check DATABASE__URL"
+    channel = None
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         return {"connect_args": {"timeout": settings.busy_timeout_seconds}}

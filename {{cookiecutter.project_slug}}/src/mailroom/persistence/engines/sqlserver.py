@@ -18,6 +18,7 @@ MILLISECONDS = 1_000
 class SqlServer:
     unreachable: tuple[type[Exception], ...] = ()
     remedy = START_OR_CHECK
+    channel = None
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         return {

@@ -1,0 +1,164 @@
+"""Contract R7: a commit wakes the relay, in this process and in others; what is not heard, polling finds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import databases
+import pytest
+from sqlalchemy import make_url, text
+from support import Compose, Deposited, effect, effects, until
+
+from mailroom import Context, Handlers, Mailroom
+from mailroom.outbox import wake_up
+
+HOURS = 7200
+WITH_CHANNEL = [kind for kind in databases.KINDS if kind == "postgres"]
+LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+
+pytestmark = pytest.mark.parametrize("database_url", WITH_CHANNEL, indirect=True)
+
+
+def noting() -> Handlers:
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        effect(context, str(event.amount))
+
+    return handlers
+
+
+@pytest.fixture
+def compose_two(compose: Compose) -> Callable[..., Awaitable[tuple[Mailroom, Mailroom]]]:
+    """A relay, which asks the database by itself once in hours, and somebody else who commits."""
+
+    async def compose_two(**database: Any) -> tuple[Mailroom, Mailroom]:
+        seldom = {"polling_interval_seconds": HOURS}
+        relay = await compose(noting(), outbox_on=True, outbox=seldom, database=database)
+        return relay, await compose(outbox_on=True)
+
+    return compose_two
+
+
+async def listeners(mailroom: Mailroom) -> int:
+    async with mailroom.database.connection() as connection:
+        return int((await connection.execute(text(f"SELECT count(*) {LISTENERS}"))).scalar_one())
+
+
+async def listening(relay: Mailroom, other: Mailroom) -> None:
+    async def is_listening() -> bool:
+        return await listeners(other) == 1
+
+    await until(is_listening)
+
+
+async def handled(mailroom: Mailroom, *amounts: str) -> None:
+    async def all_of_them() -> bool:
+        return sorted(await effects(mailroom)) == sorted(amounts)
+
+    await until(all_of_them)
+
+
+async def test_a_commit_in_another_process_wakes_the_relay(
+    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]],
+) -> None:
+    relay, other = await compose_two()
+    await relay.processor.start()
+    await listening(relay, other)
+    await other.publish(Deposited(amount=1))
+    await handled(other, "1")
+    await relay.processor.stop()
+    assert await listeners(other) == 0
+
+
+async def test_many_commits_are_told_together_and_none_is_forgotten(
+    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]],
+) -> None:
+    relay, other = await compose_two()
+    await relay.processor.start()
+    await listening(relay, other)
+    await asyncio.gather(*(other.publish(Deposited(amount=amount)) for amount in range(20)))
+    await handled(other, *map(str, range(20)))
+    await relay.processor.stop()
+
+
+async def test_a_process_that_ends_right_after_its_commit_has_told_of_it(
+    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]],
+) -> None:
+    relay, other = await compose_two()
+    await relay.processor.start()
+    await listening(relay, other)
+    await other.publish(Deposited(amount=1))
+    await other.close()
+    await handled(relay, "1")
+    await relay.processor.stop()
+
+
+async def test_a_listener_whose_connection_is_ended_connects_again_and_looks_at_what_it_missed(
+    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    relay, other = await compose_two()
+    await relay.processor.start()
+    await listening(relay, other)
+    async with other.database.connection() as connection:
+        await connection.execute(text(f"SELECT pg_terminate_backend(pid) {LISTENERS}"))
+    await other.publish(Deposited(amount=1))
+    await handled(other, "1")
+    await listening(relay, other)
+    await other.publish(Deposited(amount=2))
+    await handled(other, "1", "2")
+    assert [record.message for record in caplog.records if "listener" in record.message] == [
+        "the outbox listener has no connection; polling carries on, and it tries again",
+        "the outbox listener is connected again",
+    ]
+    await relay.processor.stop()
+
+
+class Line:
+    """A connection to the server that can be made to go dead without anybody being told."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self.is_dead = False
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        was_dead = self.is_dead
+        there, back = await asyncio.open_connection(*self._target)
+        await asyncio.gather(self._carry(reader, back, was_dead), self._carry(there, writer, was_dead))
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, was_dead: bool) -> None:
+        while data := await source.read(65536):
+            if self.is_dead and not was_dead:
+                continue
+            sink.write(data)
+        sink.close()
+
+
+@asynccontextmanager
+async def line_to(url: str) -> AsyncIterator[tuple[str, Line]]:
+    server = make_url(url)
+    line = Line(server.host or "", server.port or 5432)
+    async with await asyncio.start_server(line, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        yield server.set(host="127.0.0.1", port=port).render_as_string(hide_password=False), line
+
+
+async def test_a_half_open_listener_is_noticed_and_polling_carries_on_meanwhile(
+    compose: Compose, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_up, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(wake_up, "ANSWER_SECONDS", 0.2)
+    other = await compose(outbox_on=True)
+    relay = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": HOURS})
+    async with line_to(database_url) as (url, line):
+        relay._wake_up._database._settings = relay.settings.database.model_copy(
+            update={"url": type(relay.settings.database.url)(url)}
+        )
+        await relay.processor.start()
+        await listening(relay, other)
+        line.is_dead = True
+        await other.publish(Deposited(amount=1))
+        await handled(other, "1")
+        await relay.processor.stop()
