@@ -10,8 +10,11 @@ import pytest
 from sqlalchemy import make_url, text
 from support import Compose, Deposited, effect, effects, until
 
-from mailroom import Context, Handlers, Mailroom
+from mailroom import Context, Handlers, Mailroom, Settings
+from mailroom.events import Kind
 from mailroom.outbox import wake_up
+from mailroom.outbox.wake_up import WakeUp
+from mailroom.persistence.database import Database
 
 HOURS = 7200
 WITH_CHANNEL = [kind for kind in databases.KINDS if kind == "postgres"]
@@ -109,10 +112,8 @@ async def test_a_listener_whose_connection_is_ended_connects_again_and_looks_at_
     await listening(relay, other)
     await other.publish(Deposited(amount=2))
     await handled(other, "1", "2")
-    assert [record.message for record in caplog.records if "listener" in record.message] == [
-        "the outbox listener has no connection; polling carries on, and it tries again",
-        "the outbox listener is connected again",
-    ]
+    (lost,) = [record for record in caplog.records if "no connection" in record.message]
+    assert (lost.levelname, lost.reason) == ("WARNING", "the server ended the connection")  # type: ignore[attr-defined]
     await relay.processor.stop()
 
 
@@ -145,20 +146,22 @@ async def line_to(url: str) -> AsyncIterator[tuple[str, Line]]:
         yield server.set(host="127.0.0.1", port=port).render_as_string(hide_password=False), line
 
 
-async def test_a_half_open_listener_is_noticed_and_polling_carries_on_meanwhile(
+async def test_a_half_open_connection_is_noticed_and_what_was_missed_is_looked_at(
     compose: Compose, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake_up, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(wake_up, "ANSWER_SECONDS", 0.2)
     other = await compose(outbox_on=True)
-    relay = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": HOURS})
+    woken: asyncio.Queue[list[Kind]] = asyncio.Queue()
     async with line_to(database_url) as (url, line):
-        relay._wake_up._database._settings = relay.settings.database.model_copy(
-            update={"url": type(relay.settings.database.url)(url)}
-        )
-        await relay.processor.start()
-        await listening(relay, other)
+        database = Database(Settings(database={"url": url}).database)
+        listener = WakeUp(database, lambda kinds: woken.put_nowait(list(kinds)))
+        await listener.start()
+        assert await woken.get() == list(Kind)
         line.is_dead = True
         await other.publish(Deposited(amount=1))
-        await handled(other, "1")
-        await relay.processor.stop()
+        assert await woken.get() == list(Kind)
+        await other.publish(Deposited(amount=2))
+        assert await woken.get() == [Kind.INTEGRATION]
+        await listener.stop()
+        await database.dispose()

@@ -68,9 +68,7 @@ class WakeUp:
                 async with self._database.connection() as connection:
                     await connection.execute(channel.notify(" ".join(sorted(kinds))))
             except Exception:
-                logger.debug(
-                    "other processes were not told of a commit; their relays find it by polling", exc_info=True
-                )
+                logger.debug("relays elsewhere were not told of a commit; they find it by polling", exc_info=True)
 
     async def _keep_listening(self, channel: Channel) -> None:
         failures = 0
