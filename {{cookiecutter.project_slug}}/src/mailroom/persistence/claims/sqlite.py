@@ -21,7 +21,8 @@ class SqliteClaims(Claims):
         return func.strftime(_TIME_FORMAT, self._moment(), type_=UtcDateTime)
 
     def later(self, seconds: float | ColumnElement[Any]) -> ColumnElement[datetime]:
-        modifier = cast(seconds, String).concat(" seconds")
+        is_known = isinstance(seconds, int | float)
+        modifier = f"{seconds:.6f} seconds" if is_known else cast(seconds, String).concat(" seconds")
         return func.strftime(_TIME_FORMAT, self._moment(), modifier, type_=UtcDateTime)
 
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:

@@ -1,0 +1,164 @@
+"""Contract R1, R3: rows are claimed by one short statement, on the database's clock, through the partial indexes."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import databases
+import pytest
+from sqlalchemy import Executable, insert, text
+from support import Compose, Deposited, effect, effects, outbox_row, rows
+
+from mailroom import Context, Handlers, Mailroom
+from mailroom.events import Kind
+from mailroom.outbox.leases import Leases
+from mailroom.persistence.claims import claims_for
+from mailroom.persistence.claims.base import slots
+from mailroom.persistence.tables import OutboxMessage
+
+WITH_PLANS = [kind for kind in databases.KINDS if kind != "sqlserver"]
+
+
+def noting() -> Handlers:
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        effect(context, str(event.amount))
+
+    return handlers
+
+
+def statements(kind: str) -> dict[str, Executable]:
+    claims = claims_for(kind)
+    return {
+        "claim": claims.claim(Kind.INTEGRATION, token=uuid4(), lease_seconds=60, limit=50),
+        "take over": claims.take_over(Kind.INTEGRATION, token=uuid4(), lease_seconds=60),
+        "due": claims.due(),
+    }
+
+
+async def plan(mailroom: Mailroom, statement: Any) -> str:
+    """What the database intends to do, on a table with many processed rows and few pending ones."""
+    dialect = mailroom.database.engine.dialect
+    sql = str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    explain = "EXPLAIN QUERY PLAN" if dialect.name == "sqlite" else "EXPLAIN"
+    async with mailroom.database.connection() as connection:
+        return "\n".join(str(tuple(row)) for row in await connection.exec_driver_sql(f"{explain} {sql}"))
+
+
+async def fill(mailroom: Mailroom, processed: int, pending: int) -> None:
+    now = datetime.now(UTC)
+    async with mailroom.database.connection() as connection:
+        for values in (
+            [outbox_row(processed_on=now) for _ in range(processed)],
+            [outbox_row(processed_on=None) for _ in range(pending)],
+            [outbox_row(processed_on=None, ordering_key=f"key {number % 10}") for number in range(pending)],
+        ):
+            await connection.execute(insert(OutboxMessage), values)
+    async with mailroom.database.connection() as connection:
+        await connection.execute(text("ANALYZE"))
+
+
+@pytest.mark.parametrize("database_url", WITH_PLANS, indirect=True)
+async def test_each_statement_goes_through_the_partial_indexes(compose: Compose) -> None:
+    mailroom = await compose(outbox_on=True)
+    await fill(mailroom, processed=5_000, pending=200)
+    for name, statement in statements(mailroom.database.kind).items():
+        planned = await plan(mailroom, statement)
+        assert "ix_outbox_messages_pending" in planned, f"{name}: {planned}"
+        for scan in ("Seq Scan on outbox_messages", "SCAN outbox_messages\n", "SCAN outbox_messages'"):
+            assert scan not in planned, f"{name}: {planned}"
+        if name == "claim":
+            assert "ix_outbox_messages_ordering_key" in planned, planned
+            assert "Sort" not in planned, planned
+
+
+@pytest.mark.parametrize("kind", databases.PRESENT)
+def test_no_statement_of_a_relay_carries_the_time_of_its_process(kind: str) -> None:
+    for name, statement in statements(kind).items():
+        given = statement.compile().params.values()  # type: ignore[attr-defined]
+        assert not [value for value in given if isinstance(value, datetime)], name
+
+
+async def test_an_event_that_was_numbered_early_and_committed_late_is_relayed(compose: Compose) -> None:
+    """FAULTS F2: no watermark skips it. On SQLite nobody is numbered while another one writes."""
+    mailroom = await compose(noting(), outbox_on=True)
+    if mailroom.database.kind == "sqlite":
+        await mailroom.publish(Deposited(amount=1))
+        await mailroom.publish(Deposited(amount=2))
+        await mailroom.drain()
+    else:
+        async with mailroom.sessions()() as early:
+            first = outbox_row(event_type="bank.deposited", payload='{"amount": 1}')
+            await early.execute(insert(OutboxMessage).values(first))
+            async with mailroom.transaction() as late:
+                mailroom.publish(late, Deposited(amount=2))
+            await mailroom.drain()
+            assert await effects(mailroom) == ["2"]
+            await early.commit()
+        assert [row.id for row in await rows(mailroom)] == [1, 2]
+        await mailroom.drain()
+    assert sorted(await effects(mailroom)) == ["1", "2"]
+
+
+async def test_relays_that_claim_at_the_same_time_get_different_rows(compose: Compose) -> None:
+    mailroom = await compose(outbox_on=True)
+    for amount in range(40):
+        await mailroom.publish(Deposited(amount=amount))
+    leases = Leases(mailroom.database, lease_seconds=60)
+    claimed = await asyncio.gather(*(leases.claim(Kind.INTEGRATION, 10) for _ in range(8)))
+    ids = [row.id for batch in claimed for row in batch]
+    assert len(ids) == len(set(ids))
+    while more := await leases.claim(Kind.INTEGRATION, 10):
+        ids += [row.id for row in more]
+    assert sorted(ids) == [row.id for row in await rows(mailroom)]
+
+
+async def test_a_claim_never_leases_more_than_it_was_asked_for(compose: Compose) -> None:
+    mailroom = await compose(outbox_on=True)
+    await fill(mailroom, processed=1, pending=300)
+    leases = Leases(mailroom.database, lease_seconds=60)
+    for limit in (1, 7, 50):
+        assert len(await leases.claim(Kind.INTEGRATION, limit)) == limit
+    held = [row for row in await rows(mailroom) if row.lock_token is not None]
+    assert len(held) == 58
+
+
+@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind != "sqlite"], indirect=True)
+async def test_a_row_that_somebody_else_has_locked_is_skipped_and_not_waited_for(compose: Compose) -> None:
+    mailroom = await compose(outbox_on=True)
+    for amount in range(2):
+        await mailroom.publish(Deposited(amount=amount))
+    async with mailroom.database.connection() as other:
+        await other.execute(text("UPDATE outbox_messages SET attempts = attempts WHERE id = 1"))
+        async with asyncio.timeout(10):
+            claimed = await Leases(mailroom.database, lease_seconds=60).claim(Kind.INTEGRATION, 10)
+    assert [row.id for row in claimed] == [2]
+
+
+@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind == "postgres"], indirect=True)
+async def test_leases_and_delays_are_right_in_every_time_zone_of_the_server(compose: Compose) -> None:
+    first = await compose()
+    async with first.database.connection() as connection:
+        name = (await connection.execute(text("SELECT current_database()"))).scalar_one()
+        await connection.execute(text(f"ALTER DATABASE {name} SET timezone TO 'Asia/Kathmandu'"))
+    mailroom = await compose(noting(), outbox_on=True)
+    async with mailroom.database.connection() as connection:
+        assert (await connection.execute(text("SHOW timezone"))).scalar_one() == "Asia/Kathmandu"
+    before = datetime.now(UTC)
+    await mailroom.publish(Deposited(amount=1), delay=timedelta(hours=1))
+    await mailroom.publish(Deposited(amount=2))
+    await mailroom.drain()
+    assert await effects(mailroom) == ["2"]
+    delayed, processed = await rows(mailroom)
+    assert timedelta(minutes=59) < delayed.available_on - before < timedelta(minutes=61)
+    assert processed.processed_on is not None
+    assert abs(processed.processed_on - before) < timedelta(minutes=1)
+
+
+def test_ordering_keys_share_a_fixed_number_of_locks_that_everybody_takes_in_one_order() -> None:
+    keys = [f"order {number}" for number in range(10_000)]
+    assert slots(keys) == list(range(1024))
+    assert slots(["b", "a"]) == slots(["a", "b", "a"])
