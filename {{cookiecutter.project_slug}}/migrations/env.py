@@ -7,6 +7,9 @@ The template owns this file. What the database is compared with is said in alemb
 
 The tables of mailroom are always added. The database is `config.attributes["connection"]`, which
 mailroom.persistence.schema sets, or else the one of the project's settings.
+
+Another data source has its migrations in migrations/<name>/versions, and its own tables, if any, under
+`[mailroom:<name>] models`. mailroom.persistence.schema says which one it is.
 """
 
 import asyncio
@@ -24,13 +27,18 @@ from mailroom.persistence.database import create_engine
 from mailroom.persistence.engines import engine_kind
 from mailroom.persistence.tables import MailroomBase, UtcDateTime
 from mailroom.settings import Settings
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 config = context.config
 
 
 def models() -> list[MetaData]:
     """What the database should look like: the project's tables and mailroom's."""
-    name = config.get_section_option("mailroom", "models")
+    source = config.attributes.get("data_source", DEFAULT_SOURCE)
+    section = "mailroom" if source == DEFAULT_SOURCE else f"mailroom:{source}"
+    name = config.get_section(section, {}).get("models")
+    if name is None and source != DEFAULT_SOURCE:
+        return [MailroomBase.metadata]
     if name is None:
         raise ConfigurationError(
             f"{config.config_file_name} does not say where the project's tables are, so migrations cannot be "
@@ -40,13 +48,13 @@ def models() -> list[MetaData]:
         found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
-            f"`[mailroom] models = {name}` in {config.config_file_name} cannot be imported ({error}); "
+            f"`[{section}] models = {name}` in {config.config_file_name} cannot be imported ({error}); "
             "write it as package.module:attribute"
         ) from error
     listed = [found] if isinstance(found, MetaData) else found
     if not isinstance(listed, list | tuple) or not all(isinstance(item, MetaData) for item in listed):
         raise ConfigurationError(
-            f"`[mailroom] models = {name}` in {config.config_file_name} is neither a MetaData nor a list of them; "
+            f"`[{section}] models = {name}` in {config.config_file_name} is neither a MetaData nor a list of them; "
             "name the `metadata` of your declarative base"
         )
     return list(dict.fromkeys([*listed, MailroomBase.metadata]))

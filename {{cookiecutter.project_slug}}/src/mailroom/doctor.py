@@ -1,7 +1,7 @@
 """What is wrong with a service, and what to do about it; it needs no composed Mailroom (contract A1, P4)."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -13,8 +13,9 @@ from mailroom.errors import ConfigurationError, DatabaseUnavailableError, Schema
 from mailroom.outbox.inspection import OutboxInspection
 from mailroom.persistence import schema
 from mailroom.persistence.database import Database
-from mailroom.posture import Posture
+from mailroom.posture import Posture, named
 from mailroom.settings import Settings
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 OVERDUE_SECONDS = 60.0
 """A relay takes what is due within its polling interval; what has waited this much longer waits for something else."""
@@ -58,8 +59,17 @@ async def examine(
     yield Check(name="settings", status=Status.OK, found="read, and nothing contradicts")
     posture = postures.resolve(settings)
     yield _posture(posture)
+    for name in settings.sources:
+        async for check in _source(name, posture, settings, command, now):
+            yield check if name == DEFAULT_SOURCE else replace(check, name=named(check.name, name))
+
+
+async def _source(
+    name: str, posture: Posture, settings: Settings, command: str, now: Callable[[], datetime]
+) -> AsyncIterator[Check]:
+    """The checks of one data source."""
     try:
-        database = Database(settings.database)
+        database = Database(settings.sources[name])
     except ConfigurationError as error:
         yield Check(name="database", status=Status.WRONG, found=str(error))
         return
@@ -68,7 +78,7 @@ async def examine(
         yield reached
         if reached.status is not Status.OK:
             return
-        yield await _schema(database.engine, command)
+        yield await _schema(database.engine, command, name)
         tables = await _tables(database.engine, command)
         yield tables
         if tables.status is Status.OK:
@@ -95,9 +105,9 @@ async def _database(database: Database) -> Check:
     return Check(name="database", status=Status.OK, found=f"answers: {database.safe_url}")
 
 
-async def _schema(engine: AsyncEngine, command: str) -> Check:
+async def _schema(engine: AsyncEngine, command: str, source: str) -> Check:
     try:
-        await schema.ensure_migrated(engine, command=command)
+        await schema.ensure_migrated(engine, command=command, source=source)
     except SchemaError as error:
         return Check(name="schema", status=Status.TO_DO, found=str(error))
     except ConfigurationError as error:

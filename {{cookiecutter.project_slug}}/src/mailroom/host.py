@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from mailroom import posture as postures
 from mailroom.catalog import EventCatalog
-from mailroom.errors import ConfigurationError, OpenTransactionError
+from mailroom.data_source import DataSource
+from mailroom.errors import ConfigurationError, DatabaseUnavailableError, OpenTransactionError
 from mailroom.events import Event, Kind
 from mailroom.health import Examination, Health
 from mailroom.health_endpoint import HealthEndpoint
@@ -26,17 +27,16 @@ from mailroom.messaging.transports.base import Transport
 from mailroom.messaging.transports.in_process import InProcessTransport
 from mailroom.outbox.administration import OutboxAdministration
 from mailroom.outbox.cleanup import OutboxCleanup
-from mailroom.outbox.leases import Leases
+from mailroom.outbox.gate import Gate
 from mailroom.outbox.notice import OutboxDisabledNotice
 from mailroom.outbox.processor import OutboxProcessor, Route
-from mailroom.outbox.wake_up import WakeUp
-from mailroom.outbox.writer import OutboxWriter
 from mailroom.persistence import capture
 from mailroom.persistence.aggregates import raised_now
 from mailroom.persistence.database import Database
 from mailroom.persistence.schema import ensure_migrated
 from mailroom.service import Service
 from mailroom.settings import Settings
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 logger = get_logger(__name__)
 
@@ -71,52 +71,82 @@ class Mailroom:
         self.handlers = Handlers.merged(handlers)
         self._check_timeouts()
         self.catalog = EventCatalog(dict.fromkeys([*events, *(handler.event for handler in self.handlers)]))
-        self.database = Database(settings.database)
-        self.outbox = OutboxAdministration(self.database)
         self._dispatcher = DirectDispatcher(
             lambda message, attempt: self.consumer.consume(message, attempt),
             cascade_limit=settings.message_bus.cascade_limit,
         )
-        writer = OutboxWriter(self.database, self._wake)
         self._observers: list[capture.Observer] = []
-        sink = writer if self.posture.outbox.enabled else self._dispatcher
-        self._sessions = self.database.sessions(sink, self._observers)
+        self.data_sources = {
+            name: DataSource(
+                name,
+                database,
+                settings,
+                direct=None if self.posture.outbox.enabled else self._dispatcher,
+                observers=self._observers,
+            )
+            for name, database in settings.sources.items()
+        }
+        with_inbox = self.data_sources[settings.outbox.data_source]
         self.consumer = Consumer(
             catalog=self.catalog,
             handlers=self.handlers,
-            sessions=self._sessions,
-            inbox=self._choose_inbox(inbox),
+            sessions=with_inbox.sessions,
+            inbox=self._choose_inbox(inbox, with_inbox),
             resources=resources,
             timeout_seconds=settings.handler_timeout_seconds,
         )
         self.transport = self._build_transport(transports or {})
-        self._wake_up = WakeUp(self.database, lambda kinds: self.processor.wake(kinds))
-        self.processor = OutboxProcessor(
-            Leases(self.database, lease_seconds=settings.outbox.lease_seconds),
-            self._routes(),
-            settings,
-            self.outbox,
-            self._wake_up,
-        )
-        self.cleanup = OutboxCleanup(self.database, settings.outbox)
+        routes, gate = self._routes(), Gate()
+        for source in self.data_sources.values():
+            source.relay_by(routes, gate)
         self._lifecycle = Lifecycle()
-        self._examination = Examination(self._lifecycle, self.database)
+        essential = dict.fromkeys((DEFAULT_SOURCE, self.posture.inbox_source))
+        self._examination = Examination(self._lifecycle, {name: self.data_sources[name].database for name in essential})
         self.services = self._choose_services()
 
-    def sessions(self) -> async_sessionmaker[AsyncSession]:
-        """Makes sessions whose events are captured on every way to commit (contract O1)."""
-        return self._sessions
+    @property
+    def database(self) -> Database:
+        """The default data source's."""
+        return self.data_sources[DEFAULT_SOURCE].database
+
+    @property
+    def outbox(self) -> OutboxAdministration:
+        """The default data source's."""
+        return self.data_sources[DEFAULT_SOURCE].outbox
+
+    @property
+    def processor(self) -> OutboxProcessor:
+        """The default data source's."""
+        return self.data_sources[DEFAULT_SOURCE].processor
+
+    @property
+    def cleanup(self) -> OutboxCleanup:
+        """The default data source's."""
+        return self.data_sources[DEFAULT_SOURCE].cleanup
+
+    def data_source(self, name: str) -> DataSource:
+        """One data source. Raises ConfigurationError if there is none of that name."""
+        if name not in self.data_sources:
+            raise ConfigurationError(
+                f"there is no data source {name!r}; there are: {', '.join(self.data_sources)}. "
+                f"Name its database as data_sources.{name}.url"
+            )
+        return self.data_sources[name]
+
+    def sessions(self, data_source: str = DEFAULT_SOURCE) -> async_sessionmaker[AsyncSession]:
+        """Makes sessions whose events are captured on every way to commit (contract O1). One session is one source."""
+        return self.data_source(data_source).sessions
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncSession]:
+    async def transaction(self, data_source: str = DEFAULT_SOURCE) -> AsyncIterator[AsyncSession]:
         """A session that commits at the end of the block: its changes and its events, or neither."""
-        async with self._sessions() as session, session.begin():
+        async with self.data_source(data_source).transaction() as session:
             yield session
 
     @asynccontextmanager
-    async def reader(self) -> AsyncIterator[AsyncSession]:
+    async def reader(self, data_source: str = DEFAULT_SOURCE) -> AsyncIterator[AsyncSession]:
         """A session for reading. On SQLite it never waits for a writer, and never makes one wait."""
-        async with self.database.reader() as session:
+        async with self.data_source(data_source).database.reader() as session:
             yield session
 
     @overload
@@ -211,14 +241,31 @@ class Mailroom:
     async def drain(self, progress: Callable[[int], None] = lambda count: None) -> int:
         """Sends what is due in the outbox until nothing is, whatever the posture. Returns how many rows it took."""
         await self.transport.start()
+        done = 0
+
+        def so_far(count: int) -> None:
+            progress(done + count)
+
         try:
-            return await self.processor.drain(progress)
+            for source in self.data_sources.values():
+                done += await source.processor.drain(so_far)
+            return done
         finally:
             await self.transport.stop()
 
     async def ensure_migrated(self) -> None:
-        """Raises SchemaError, with the command to run, if the database is not migrated to what the code needs."""
-        await ensure_migrated(self.database.engine, command=self._command)
+        """Raises SchemaError, with the command to run, if a database is not migrated to what the code needs.
+
+        Raises DatabaseUnavailableError if nobody answers; one of several data sources that does not is a WARNING: the
+        others go on, and its relay works once it is back.
+        """
+        for name, source in self.data_sources.items():
+            try:
+                await ensure_migrated(source.database.engine, command=self._command, source=name)
+            except DatabaseUnavailableError as error:
+                if name in (DEFAULT_SOURCE, self.posture.inbox_source):
+                    raise
+                logger.warning("data source unavailable", data_source=name, reason=str(error))
 
     async def health(self) -> Health:
         """Whether this host is live and ready, and what that rests on, within a few seconds (contract A2).
@@ -232,8 +279,8 @@ class Mailroom:
         """Waits for events that are being dispatched, and gives back every connection."""
         await self._examination.close()
         await self._dispatcher.stop(self.settings.shutdown_timeout_seconds)
-        await self._wake_up.close()
-        await self.database.dispose()
+        for source in self.data_sources.values():
+            await source.close()
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[None]:
@@ -242,12 +289,6 @@ class Mailroom:
                 yield
         finally:
             await self.close()
-
-    def _wake(self, kinds: Iterable[Kind]) -> None:
-        """Events of these kinds were committed here. If no relay runs here, those that run elsewhere are told (R7)."""
-        self.processor.wake(kinds)
-        if not self.processor.is_running:
-            self._wake_up.tell(kinds)
 
     def _check_timeouts(self) -> None:
         lease = self.settings.outbox.lease_seconds
@@ -259,10 +300,10 @@ class Mailroom:
                     "Lower the handler's timeout_seconds, or raise the lease."
                 )
 
-    def _choose_inbox(self, given: InboxStore | None) -> InboxStore:
+    def _choose_inbox(self, given: InboxStore | None, source: DataSource) -> InboxStore:
         if not self.posture.inbox.enabled:
             return NoOpInboxStore()
-        return SqlInboxStore(self.database, self._sessions) if given is None else given
+        return SqlInboxStore(source.database, source.sessions) if given is None else given
 
     def _build_transport(self, factories: Mapping[str, TransportFactory]) -> Transport:
         known = {postures.IN_PROCESS: lambda settings, consumer: InProcessTransport(consumer), **factories}
@@ -286,12 +327,16 @@ class Mailroom:
 
     def _choose_services(self) -> list[Service]:
         """What the posture lists, in the order in which it is started."""
-        available: dict[str, Service] = {
-            "HealthEndpoint": HealthEndpoint(self.settings.health, self._examination),
-            "BrokerConsumer": self.transport,
-            "OutboxProcessor": self.processor,
-            "OutboxCleanup": self.cleanup,
-            "OutboxDisabledNotice": OutboxDisabledNotice(self.posture, self.outbox),
-            "InboxDisabledWarning": InboxDisabledWarning(self.posture),
-        }
-        return [available[name] for name in available if name in self.posture.services]
+        sources = self.data_sources.values()
+        services: list[Service] = [
+            HealthEndpoint(self.settings.health, self._examination),
+            self.transport,
+            *(source.processor for source in sources),
+            *(source.cleanup for source in sources),
+            OutboxDisabledNotice(self.posture, {name: source.outbox for name, source in self.data_sources.items()}),
+            InboxDisabledWarning(self.posture),
+        ]
+        return [service for service in services if self._name_in_posture(service) in self.posture.services]
+
+    def _name_in_posture(self, service: Service) -> str:
+        return "BrokerConsumer" if service is self.transport else service.name

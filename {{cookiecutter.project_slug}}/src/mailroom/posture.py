@@ -3,14 +3,18 @@
 posture = explicit setting, if there is one, else: is there a broker?
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mailroom.errors import ConfigurationError
 from mailroom.settings import Settings
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 IN_PROCESS = "in_process"
 TRANSPORT = "transport"
+PER_SOURCE = ("OutboxProcessor", "OutboxCleanup")
+"""Of these services every data source has its own (contract T5)."""
 OUTBOX = "message_bus.enable_outbox"
 INBOX = "message_bus.enable_inbox"
 
@@ -28,11 +32,19 @@ class Posture:
     """What the settings in force come to. Every component reads this, never the settings."""
 
     provider: str
-    database: str
+    data_sources: Mapping[str, str]
+    """Every data source by its name, with its kind of database."""
+    inbox_source: str
+    """The one that holds the inbox."""
     outbox: Resolved
     inbox: Resolved
     services: tuple[str, ...]
     """What will run, by name; nothing if the host refuses to start."""
+
+    @property
+    def database(self) -> str:
+        """The kind of the default data source."""
+        return self.data_sources[DEFAULT_SOURCE]
 
     @property
     def is_broker(self) -> bool:
@@ -52,7 +64,8 @@ def resolve(settings: Settings) -> Posture:
     inbox = _rule(bus.enable_inbox, settings.source(INBOX), is_broker=is_broker)
     return Posture(
         provider=bus.provider,
-        database=settings.database.kind,
+        data_sources={name: database.kind for name, database in settings.sources.items()},
+        inbox_source=settings.outbox.data_source,
         outbox=outbox,
         inbox=inbox,
         services=_services(
@@ -60,6 +73,7 @@ def resolve(settings: Settings) -> Posture:
             outbox=outbox.enabled,
             inbox=inbox.enabled,
             endpoint=settings.health.port is not None,
+            sources=tuple(settings.sources),
         ),
     )
 
@@ -70,7 +84,9 @@ def _rule(explicit: bool | None, source: str | None, *, is_broker: bool) -> Reso
     return Resolved(is_broker, TRANSPORT)
 
 
-def _services(*, is_broker: bool, outbox: bool, inbox: bool, endpoint: bool) -> tuple[str, ...]:
+def _services(
+    *, is_broker: bool, outbox: bool, inbox: bool, endpoint: bool, sources: tuple[str, ...]
+) -> tuple[str, ...]:
     """By name, as contract P3 says. A broker without the outbox runs nothing: see `refuse`."""
     if is_broker and not outbox:
         return ()
@@ -82,7 +98,17 @@ def _services(*, is_broker: bool, outbox: bool, inbox: bool, endpoint: bool) -> 
         "InboxDisabledWarning": is_broker and not inbox,
         "BrokerConsumer": is_broker,
     }
-    return tuple(name for name, is_registered in registered.items() if is_registered)
+    return tuple(
+        named(name, source)
+        for name, is_registered in registered.items()
+        for source in (sources if name in PER_SOURCE else sources[:1])
+        if is_registered
+    )
+
+
+def named(service: str, source: str) -> str:
+    """What the service of one data source is called."""
+    return service if source == DEFAULT_SOURCE else f"{service} ({source})"
 
 
 def refuse(posture: Posture) -> None:
@@ -130,6 +156,9 @@ def explain(posture: Posture) -> list[str]:
         f"outbox: {_on(posture.outbox)} ({_because(OUTBOX, posture.outbox, posture)})",
         f"inbox: {_on(posture.inbox)} ({_because(INBOX, posture.inbox, posture)})",
     ]
+    if len(posture.data_sources) > 1:
+        listed = ", ".join(f"{name} ({kind})" for name, kind in posture.data_sources.items())
+        lines.append(f"data sources: {listed}; the inbox is in {posture.inbox_source}")
     if refusal := _refusal(posture):
         return [*lines, f"refuses to start: {refusal}"]
     lines.append(f"services: {', '.join(posture.services)}")
@@ -150,6 +179,8 @@ def as_json(posture: Posture) -> dict[str, Any]:
     return {
         "provider": posture.provider,
         "database": posture.database,
+        "data_sources": dict(posture.data_sources),
+        "inbox_source": posture.inbox_source,
         "outbox": {"enabled": posture.outbox.enabled, "source": posture.outbox.source},
         "inbox": {"enabled": posture.inbox.enabled, "source": posture.inbox.source},
         "services": list(posture.services),

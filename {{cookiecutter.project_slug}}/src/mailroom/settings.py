@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from mailroom import settings_sources as sources
 from mailroom.backoff import longest_backoff_seconds
 from mailroom.errors import ConfigurationError
 from mailroom.settings_problems import Key, Origin, describe, leaves, unknown
 from mailroom.settings_sections import (
+    DEFAULT_SOURCE,
     SECONDS_PER_DAY,
     DatabaseSettings,
     HealthSettings,
@@ -24,6 +25,7 @@ from mailroom.settings_sections import (
     OutboxSettings,
     Seconds,
     Section,
+    SourceName,
 )
 
 __all__ = [
@@ -52,6 +54,8 @@ class Settings(Section):
     """
 
     database: DatabaseSettings
+    data_sources: dict[SourceName, DatabaseSettings] = Field(default_factory=dict)
+    """Further databases, by name. Each has both tables, and a relay of its own (contract T5)."""
     message_bus: MessageBusSettings = MessageBusSettings()
     outbox: OutboxSettings = OutboxSettings()
     health: HealthSettings = HealthSettings()
@@ -65,11 +69,12 @@ class Settings(Section):
 
     def __init__(self, found: sources.Found | None = None, /, **values: Any) -> None:
         found = found or sources.given_in_code(type(self), values)
+        model = found.model or type(self)
         problems = list(found.problems)
         try:
             super().__init__(**sources.complete(type(self), found.values))
         except ValidationError as error:
-            problems += describe(error, type(self), found.origins)
+            problems += describe(error, model, found.origins)
         else:
             self._origins = found.origins
             problems += self.contradictions()
@@ -102,9 +107,14 @@ class Settings(Section):
         """
         key = tuple(setting.split("."))
         known = leaves(type(self))
-        if key not in known:
+        if key not in known and key not in self._origins:
             raise LookupError(unknown(setting, key, known))
         return self._origins[key].source if key in self._origins else None
+
+    @property
+    def sources(self) -> dict[str, DatabaseSettings]:
+        """Every data source by its name: `database` is `default`."""
+        return {DEFAULT_SOURCE: self.database, **self.data_sources}
 
     def contradictions(self) -> list[str]:
         """What is right by itself and wrong together, one line each. A project that overrides it adds its own."""
@@ -126,7 +136,28 @@ class Settings(Section):
                 f"{self._said('outbox.backoff_base_seconds')} is above {self._said('outbox.backoff_max_seconds')}: "
                 "attempts could not become rarer; lower the first, or raise the second"
             )
-        return [*found, *self._too_short_a_retention(), *self._too_small_a_pool()]
+        found += self._wrong_sources()
+        if not found:
+            found += self._too_small_a_pool()
+        return [*found, *self._too_short_a_retention()]
+
+    def _wrong_sources(self) -> list[str]:
+        found = []
+        if DEFAULT_SOURCE in self.data_sources:
+            found.append(
+                f"data_sources.{DEFAULT_SOURCE} cannot be: the section database is called so; name it otherwise"
+            )
+        if self.outbox.data_source not in self.sources:
+            found.append(
+                f"{self._said('outbox.data_source')} names no data source, so there would be no inbox; there are: "
+                f"{', '.join(self.sources)}"
+            )
+        named: dict[str, str] = {}
+        for name, database in self.sources.items():
+            first = named.setdefault(database.url.get_secret_value(), name)
+            if first != name:
+                found.append(f"data_sources.{name} has the same url as {first}: one database would be relayed twice")
+        return found
 
     def _too_short_a_retention(self) -> list[str]:
         days = longest_redelivery_seconds(self) / SECONDS_PER_DAY
@@ -142,16 +173,19 @@ class Settings(Section):
         ]
 
     def _too_small_a_pool(self) -> list[str]:
+        name = self.outbox.data_source
+        section = "database" if name == DEFAULT_SOURCE else f"data_sources.{name}"
+        pool = self.sources[name]
         needed = self.message_bus.concurrency + FREE_CONNECTIONS
-        allowed = self.database.pool_size + self.database.max_overflow
+        allowed = pool.pool_size + pool.max_overflow
         if needed <= allowed:
             return []
         fewer = f", or lower message_bus.concurrency to {allowed - FREE_CONNECTIONS}"
         return [
             f"{self._said('message_bus.concurrency')} needs {needed} connections (one for each handled message, "
-            f"{FREE_CONNECTIONS} for the relay and its cleanup), and {self._said('database.pool_size')} with "
-            f"{self._said('database.max_overflow')} allow {allowed}: handlers would fail waiting for one; raise "
-            f"database.pool_size to {needed - self.database.max_overflow} or more"
+            f"{FREE_CONNECTIONS} for the relay and its cleanup), and {self._said(f'{section}.pool_size')} with "
+            f"{self._said(f'{section}.max_overflow')} allow {allowed}: handlers would fail waiting for one; raise "
+            f"{section}.pool_size to {needed - pool.max_overflow} or more"
             + (fewer if allowed > FREE_CONNECTIONS else "")
         ]
 
@@ -159,9 +193,10 @@ class Settings(Section):
         """The setting with its value and where that was given."""
         value: Any = self
         for name in setting.split("."):
-            value = getattr(value, name)
+            value = value[name] if isinstance(value, dict) else getattr(value, name)
         shown = list(value) if isinstance(value, tuple) else value
-        return f"{setting} = {shown} ({self.source(setting) or 'default'})"
+        given = self._origins.get(tuple(setting.split(".")))
+        return f"{setting} = {shown} ({given.source if given else 'default'})"
 
 
 def longest_redelivery_seconds(settings: Settings) -> float:

@@ -49,6 +49,13 @@ def section_of(info: FieldInfo) -> type[BaseModel] | None:
     return only if isclass(only) and issubclass(only, BaseModel) else None
 
 
+def named_section_of(info: FieldInfo) -> type[BaseModel] | None:
+    """The model of each entry, if the field is a table of sections."""
+    kind = bare(info.annotation)
+    inner = bare(get_args(kind)[1]) if get_origin(kind) is dict else None
+    return inner if isclass(inner) and issubclass(inner, BaseModel) else None
+
+
 def bare(annotation: Any) -> Any:
     """The type itself, without `Annotated` and without `| None`."""
     if get_origin(annotation) is Annotated:

@@ -22,6 +22,10 @@ class Backend:
     example: str
 
 
+DEFAULT_SOURCE = "default"
+"""What the data source of the section `database` is called."""
+SOURCE_NAME = r"^[a-z][a-z0-9_]*$"
+
 BACKENDS = {
     "sqlite": Backend("sqlite", "aiosqlite", "sqlite+aiosqlite:///./shop.db"),
     "postgresql": Backend("postgres", "asyncpg", "postgresql+asyncpg://shop:secret@127.0.0.1:5432/shop"),
@@ -146,6 +150,9 @@ class MessageBusSettings(Section):
     """With the outbox off: how many events the handlers of one commit may raise in turn, before that is an error."""
 
 
+SourceName = Annotated[str, Field(pattern=SOURCE_NAME, max_length=40)]
+
+
 class OutboxSettings(Section):
     """How stored events are relayed, retried and purged. With the outbox off: for `drain`, and to purge the inbox."""
 
@@ -165,6 +172,8 @@ class OutboxSettings(Section):
     """After how many days handled rows of both tables are purged. 0 keeps them for ever."""
     dead_letter_retention_days: Days | None = Field(None, gt=0)
     """After how many days dead letters are purged. Unset keeps them for ever."""
+    data_source: str = DEFAULT_SOURCE
+    """Which data source holds the inbox, and is the one that handlers write to."""
     cleanup_interval_hours: float = Field(6, gt=0, le=8784)
     """How often the purge runs, in hours."""
 

@@ -12,8 +12,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from dotenv.parser import parse_stream
-from pydantic import BaseModel
+from dotenv.parser import Binding, parse_stream
+from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
 from mailroom.errors import ConfigurationError
@@ -25,6 +25,7 @@ from mailroom.settings_problems import (
     dotted,
     is_union,
     leaves,
+    named_section_of,
     section_of,
     sections,
     unknown,
@@ -42,6 +43,8 @@ class Found:
     values: dict[str, Any] = field(default_factory=dict, repr=False)  # secrets are still bare here
     origins: dict[Key, Origin] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    model: type[BaseModel] | None = None
+    """The model with a section for every name that was given in a table of sections; see `with_named_sections`."""
 
     def put(self, key: Key, value: Any, origin: Origin) -> None:
         """Notes a value; one that was noted before has lost."""
@@ -54,7 +57,8 @@ class Found:
 
 def given_in_code(model: type[BaseModel], values: dict[str, Any]) -> Found:
     """What was handed to the constructor: nothing else is looked at."""
-    found = Found(values)
+    model = with_named_sections(model, lambda field: values.get(field) or ())
+    found = Found(values, model=model)
 
     def note(given: Any, section: type[BaseModel], prefix: Key) -> None:
         names = given.keys() if isinstance(given, Mapping) else getattr(given, "model_fields_set", ())
@@ -79,17 +83,51 @@ def read(
     secrets_dir: Path | None,
 ) -> Found:
     """Everything that the sources say. Raises ConfigurationError if a file is missing or cannot be read at all."""
-    found = Found()
-    _read_toml(found, model, _find_settings_file(settings_file, env))
-    if dotenv is not None and dotenv.exists() and not dotenv.is_dir():
-        _read_dotenv(found, model, dotenv)
+    file = _find_settings_file(settings_file, env)
+    document = _toml(file)
+    if dotenv is not None and (not dotenv.exists() or dotenv.is_dir()):
+        dotenv = None
     secrets = _find_secrets_dir(secrets_dir, env)
+    # Only what is named like a setting is opened: other programs keep binary and unreadable files here.
+    files = [entry.name for entry in _files(secrets)] if secrets is not None else []
+    variables = [*files, *env, *(binding.key or "" for binding in (_bindings(dotenv) if dotenv is not None else ()))]
+
+    model = with_named_sections(model, lambda field: _named(field, document, variables))
+    found = Found(model=model)
+    _read_toml(found, model, document, file)
+    if dotenv is not None:
+        _read_dotenv(found, model, dotenv)
     if secrets is not None:
-        # Only what is named like a setting is opened: other programs keep binary and unreadable files here.
-        files = [entry.name for entry in _files(secrets)]
         _read_variables(found, model, files, lambda name: _text(secrets / name), lambda name: f"secret file {name}")
     _read_variables(found, model, env, env.__getitem__, lambda name: f"environment variable {name}")
     return found
+
+
+def with_named_sections(model: type[BaseModel], named: Callable[[str], Iterable[str]]) -> type[BaseModel]:
+    """The model, with each table of sections (`dict[str, Section]`) as a section that has those names.
+
+    So what is inside of it is known, read and complained about like everything else.
+    """
+    tables: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        section = named_section_of(info)
+        if section is not None:
+            fields: dict[str, Any] = dict.fromkeys(sorted(named(name)), (section, ...))
+            tables[name] = (create_model(name, **fields), ...)
+    if not tables:
+        return model
+    others: dict[str, Any] = {one: (info.annotation, info) for one, info in model.model_fields.items()}
+    return create_model(model.__name__, **{**others, **tables})
+
+
+def _named(table: str, document: Mapping[str, Any], variables: Iterable[str]) -> set[str]:
+    """The names of the sections in a table of sections."""
+    written = document.get(table)
+    parts = [variable.lower().split(DELIMITER) for variable in variables]
+    return {
+        *(name for name, inner in (written.items() if isinstance(written, dict) else ()) if isinstance(inner, dict)),
+        *(part[1] for part in parts if part[0] == table and len(part) > 2),
+    }
 
 
 def complete(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,12 +169,15 @@ def _find_secrets_dir(given: Path | None, env: Mapping[str, str]) -> Path | None
     return path
 
 
-def _read_toml(found: Found, model: type[BaseModel], path: Path) -> None:
-    file = _relative(path)
+def _toml(path: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(_text(path))
+        return tomllib.loads(_text(path))
     except ValueError as error:
-        raise ConfigurationError(f"{file} is not TOML: {error}") from None
+        raise ConfigurationError(f"{_relative(path)} is not TOML: {error}") from None
+
+
+def _read_toml(found: Found, model: type[BaseModel], document: Mapping[str, Any], path: Path) -> None:
+    file = _relative(path)
     known = leaves(model)
 
     def walk(table: Mapping[str, Any], section: type[BaseModel], prefix: Key) -> None:
@@ -162,13 +203,17 @@ def _read_dotenv(found: Found, model: type[BaseModel], path: Path) -> None:
     file = _relative(path)
     marks = [variable(key[:1]) + (DELIMITER if key[1:] else "") for key in leaves(model)]
     texts: dict[str, str] = {}
-    for binding in parse_stream(StringIO(_text(path))):
+    for binding in _bindings(path):
         if binding.key is not None:
             texts[binding.key] = binding.value or ""
         elif binding.error and any(mark in binding.original.string.upper() for mark in marks):
             line = binding.original.line + _blank_lines(binding.original.string)
             found.problems.append(f"{file}, line {line}: must be NAME=value")
     _read_variables(found, model, texts, texts.__getitem__, lambda name: f"{file}, {name}", source=file)
+
+
+def _bindings(path: Path) -> Iterable[Binding]:
+    return parse_stream(StringIO(_text(path)))
 
 
 def _read_variables(
@@ -182,7 +227,7 @@ def _read_variables(
     """Names joined by two underscores. A blank one counts as absent; of two spellings, the upper case one wins."""
     known = leaves(model)
     by_variable = {variable(key): key for key in known}
-    prefixes = {variable(key[:1]) for key in known if key[1:]}
+    prefixes = {variable((name,)) for name, info in model.model_fields.items() if section_of(info)}
     for name in sorted(names, reverse=True):
         key = by_variable.get(name.upper())
         prefix, delimiter, _ = name.upper().partition(DELIMITER)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from mailroom import Context, DomainEvent, IntegrationEvent, Mailroom, RaisesEvents, Settings
 from mailroom.envelope import Message
 from mailroom.messaging.consumer import Consumer
+from mailroom.persistence.database import Database
 from mailroom.persistence.tables import InboxMessage, MailroomBase, OutboxMessage
 
 Compose = Callable[..., Awaitable[Mailroom]]
@@ -61,7 +62,11 @@ def effect(context: Context[Any], what: str = "") -> None:
 
 
 async def create_tables(mailroom: Mailroom) -> None:
-    async with mailroom.database.engine.begin() as connection:
+    await create_all(mailroom.database)
+
+
+async def create_all(database: Database) -> None:
+    async with database.engine.begin() as connection:
         for metadata in (MailroomBase.metadata, Base.metadata):
             await connection.run_sync(metadata.create_all)
 

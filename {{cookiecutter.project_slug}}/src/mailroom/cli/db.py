@@ -1,4 +1,4 @@
-"""`db`: migrations of the configured database. Needs no mailroom, so it works where the service would not start."""
+"""`db`: migrations of every data source. Needs no mailroom, so it works where the service would not start."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,58 +7,85 @@ from typing import Annotated, TypeVar
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from mailroom.cli.options import Json, examples
+from mailroom.cli.options import DataSource, Json, examples
 from mailroom.cli.output import as_json, say
+from mailroom.errors import ConfigurationError
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
 from mailroom.settings import Settings
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 T = TypeVar("T")
+EverySource = Annotated[
+    str | None, typer.Option("--data-source", metavar="NAME", help="Only this data source; unset: every one.")
+]
 
 
 def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
     """The commands for a project whose command line is called `name`."""
-    app = typer.Typer(help="Migrate the database, and see where it stands.", no_args_is_help=True)
+    app = typer.Typer(help="Migrate the databases, and see where they stand.", no_args_is_help=True)
 
-    def with_engine(work: Callable[[AsyncEngine], Awaitable[T]]) -> T:
-        async def run() -> T:
-            engine = create_engine(settings().database)
+    def in_each(source: str | None, work: Callable[[AsyncEngine, str], Awaitable[T]]) -> dict[str, T]:
+        """What `work` returned for the data source, or for every one; by name."""
+        known = settings().sources
+        if source is not None and source not in known:
+            raise ConfigurationError(f"there is no data source {source}; there are: {', '.join(known)}")
+
+        async def run(one: str) -> T:
+            engine = create_engine(known[one])
             try:
-                return await work(engine)
+                return await work(engine, one)
             finally:
                 await engine.dispose()
 
-        return asyncio.run(run())
+        return {one: asyncio.run(run(one)) for one in (known if source is None else [source])}
 
-    def show_current() -> None:
-        at = with_engine(schema.current)
-        say(f"at {', '.join(at)}" if at else "empty: no migration was applied")
+    def show_current(source: str | None) -> None:
+        for one, at in in_each(source, lambda engine, _: schema.current(engine)).items():
+            say(_of(one, f"at {', '.join(at)}" if at else "empty: no migration was applied"))
 
-    @app.command(epilog=examples(name, "db upgrade", "db upgrade 0002"))
-    def upgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, or head.")] = "head") -> None:
-        """Apply the migrations that are missing."""
-        with_engine(lambda engine: schema.upgrade(engine, revision))
-        show_current()
+    @app.command(epilog=examples(name, "db upgrade", "db upgrade 0002 --data-source default"))
+    def upgrade(
+        revision: Annotated[str, typer.Argument(help="Where to go: a revision, or head.")] = "head",
+        data_source: EverySource = None,
+    ) -> None:
+        """Apply the migrations that are missing: in every data source, or up to a revision in one."""
+        chosen = data_source if revision == "head" else data_source or DEFAULT_SOURCE
+        in_each(chosen, lambda engine, source: schema.upgrade(engine, revision, source=source))
+        show_current(chosen)
 
     @app.command(epilog=examples(name, "db downgrade -- -1", "db downgrade base"))
-    def downgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, -1, or base.")]) -> None:
+    def downgrade(
+        revision: Annotated[str, typer.Argument(help="Where to go: a revision, -1, or base.")],
+        data_source: DataSource = DEFAULT_SOURCE,
+    ) -> None:
         """Take migrations back. This drops what they created, with everything in it."""
-        with_engine(lambda engine: schema.downgrade(engine, revision))
-        show_current()
+        in_each(data_source, lambda engine, source: schema.downgrade(engine, revision, source=source))
+        show_current(data_source)
+
+    @app.command(epilog=examples(name, "db init billing"))
+    def init(data_source: Annotated[str, typer.Argument(metavar="NAME", help="A name of data_sources.")]) -> None:
+        """Write the first migration of a further data source: the one that makes both tables."""
+        say(f"wrote {schema.init(data_source)}; apply it with: {name} db upgrade")
 
     @app.command(epilog=examples(name, 'db revision -m "parcels"', 'db revision -m "fill in carriers" --empty'))
     def revision(
         message: Annotated[str, typer.Option("--message", "-m", help="What the migration does, in a few words.")],
         empty: Annotated[bool, typer.Option("--empty", help="Do not compare; write an empty migration.")] = False,
+        data_source: DataSource = DEFAULT_SOURCE,
     ) -> None:
         """Write the next migration, from the difference between the models and the database."""
-        written = with_engine(lambda engine: schema.revision(engine, message, autogenerate=not empty))
-        say(f"wrote {written}; read it before you apply it with: {name} db upgrade")
+        written = in_each(
+            data_source,
+            lambda engine, source: schema.revision(engine, message, autogenerate=not empty, source=source),
+        )
+        say(f"wrote {written[data_source]}; read it before you apply it with: {name} db upgrade")
 
     @app.command(epilog=examples(name, "db check", "db check --json"))
-    def check(json: Json = False) -> None:
-        """Exit with 0 if models and database agree, and with 1 and the differences if they do not."""
-        differences = with_engine(schema.check)
+    def check(data_source: EverySource = None, json: Json = False) -> None:
+        """Exit with 0 if models and databases agree, and with 1 and the differences if they do not."""
+        found = in_each(data_source, lambda engine, source: schema.check(engine, source=source))
+        differences = [_of(source, line) for source, lines in found.items() for line in lines]
         if json:
             as_json({"differences": differences})
         elif differences:
@@ -68,13 +95,19 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         if differences:
             raise typer.Exit(1)
 
-    @app.command(epilog=examples(name, "db current", "db current --json"))
-    def current(json: Json = False) -> None:
-        """Show at which migration the database is, and which one the code has."""
-        at, newest = with_engine(schema.current), schema.heads()
+    @app.command(epilog=examples(name, "db current", "db current --json --data-source billing"))
+    def current(data_source: DataSource = DEFAULT_SOURCE, json: Json = False) -> None:
+        """Show at which migration a database is, and which one the code has."""
+        at = in_each(data_source, lambda engine, _: schema.current(engine))[data_source]
+        newest = schema.heads(source=data_source)
         if json:
             as_json({"current": list(at), "heads": list(newest)})
             return
-        say(f"database: {', '.join(at) or 'not migrated'}; newest migration: {', '.join(newest)}")
+        say(_of(data_source, f"database: {', '.join(at) or 'not migrated'}; newest migration: {', '.join(newest)}"))
 
     return app
+
+
+def _of(source: str, what: str) -> str:
+    """The default one needs no name: most services have no other."""
+    return what if source == DEFAULT_SOURCE else f"{source}: {what}"

@@ -28,6 +28,9 @@ def examples(name: str, *commands: str) -> str:
     return "\n\n".join(["Examples:", *(f"{name} {command}" for command in commands)])
 
 
+DataSource = Annotated[
+    str, typer.Option("--data-source", metavar="NAME", help="Which data source: `default`, or a name of data_sources.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
 EventType = Annotated[str | None, typer.Option("--event-type", help="Only events of this name.")]

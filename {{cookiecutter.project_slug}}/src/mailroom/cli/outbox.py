@@ -10,12 +10,13 @@ from rich.console import Console
 
 from mailroom.cli import outbox_changes
 from mailroom.cli.composed import Composed
-from mailroom.cli.options import EventType, InState, Json, OlderThan, OrderingKey, examples
+from mailroom.cli.options import DataSource, EventType, InState, Json, OlderThan, OrderingKey, examples
 from mailroom.cli.output import as_json, say, table
 from mailroom.errors import MailroomError
 from mailroom.host import Mailroom
 from mailroom.outbox.inspection import Details, Stats
 from mailroom.outbox.selection import Selection
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 
 def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
@@ -24,9 +25,9 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
     with_mailroom = Composed(mailroom)
 
     @app.command(epilog=examples(name, "outbox stats", "outbox stats --json"))
-    def stats(json: Json = False) -> None:
+    def stats(data_source: DataSource = DEFAULT_SOURCE, json: Json = False) -> None:
         """Count the rows of both tables by what became of them."""
-        counted: Stats = with_mailroom(lambda service: service.outbox.stats())
+        counted: Stats = with_mailroom(lambda service: service.data_source(data_source).outbox.stats())
         if json:
             as_json(asdict(counted))
         else:
@@ -48,11 +49,14 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         older_than: OlderThan = None,
         limit: Annotated[int, typer.Option(min=1, help="How many rows to show.")] = 50,
         before: Annotated[int | None, typer.Option(help="Only rows with a smaller id: the next page.")] = None,
+        data_source: DataSource = DEFAULT_SOURCE,
         json: Json = False,
     ) -> None:
         """List rows without their payloads, the newest first."""
         chosen = Selection(state=state, event_type=event_type, ordering_key=ordering_key, older_than=older_than)
-        entries = with_mailroom(lambda service: service.outbox.entries(chosen, limit=limit, before_id=before))
+        entries = with_mailroom(
+            lambda service: service.data_source(data_source).outbox.entries(chosen, limit=limit, before_id=before)
+        )
         if json:
             as_json([asdict(entry) for entry in entries])
             return
@@ -78,12 +82,13 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
     def show(
         row_id: Annotated[int, typer.Argument(metavar="ID", help="Which row; see `outbox list`.")],
         payload: Annotated[bool, typer.Option("--payload", help="With the payload, which may be private.")] = False,
+        data_source: DataSource = DEFAULT_SOURCE,
         json: Json = False,
     ) -> None:
         """Show one row with all it has; the payload only where it is asked for."""
 
         async def work(service: Mailroom) -> Details | None:
-            return await service.outbox.entry(row_id, with_payload=payload)
+            return await service.data_source(data_source).outbox.entry(row_id, with_payload=payload)
 
         found = with_mailroom(work)
         if found is None:
@@ -104,19 +109,23 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
 
     @app.command(epilog=examples(name, "outbox drain"))
     def drain(json: Json = False) -> None:
-        """Send what is due until nothing is, also while the outbox is off. What fails waits for its next try."""
+        """Send what is due, in every data source, until nothing is; also while the outbox is off.
 
-        async def work(service: Mailroom) -> tuple[int, Stats]:
+        What fails waits for its next try.
+        """
+
+        async def work(service: Mailroom) -> tuple[int, int, int]:
             with Console().status("sending") as status:
                 sent = await service.drain(lambda count: status.update(f"{count} rows handed out"))
-            return sent, await service.outbox.stats()
+            left = [await source.outbox.stats() for source in service.data_sources.values()]
+            return sent, sum(one.pending for one in left), sum(one.dead_lettered for one in left)
 
-        sent, left = with_mailroom(work)
+        sent, pending, dead_lettered = with_mailroom(work)
         if json:
-            as_json({"handed_out": sent, "pending": left.pending, "dead_lettered": left.dead_lettered})
+            as_json({"handed_out": sent, "pending": pending, "dead_lettered": dead_lettered})
         else:
-            say(f"{sent} rows handed out; {left.pending} pending, {left.dead_lettered} dead-lettered")
-        if left.pending:
+            say(f"{sent} rows handed out; {pending} pending, {dead_lettered} dead-lettered")
+        if pending:
             raise typer.Exit(1)
 
     outbox_changes.add(app, name, with_mailroom)

@@ -8,12 +8,13 @@ import typer
 
 from mailroom.cli.composed import Composed
 from mailroom.cli.long_work import Interrupted, LongWork
-from mailroom.cli.options import EventType, Json, OlderThan, OrderingKey, Yes, examples
+from mailroom.cli.options import DataSource, EventType, Json, OlderThan, OrderingKey, Yes, examples
 from mailroom.cli.output import as_json, confirm, refuse, rows, say, table
 from mailroom.host import Mailroom
 from mailroom.outbox.administration import Changed, OutboxAdministration, Progress
 from mailroom.outbox.inspection import Group
 from mailroom.outbox.selection import Selection, State
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 T = TypeVar("T")
 Change = Callable[[OutboxAdministration, Selection, Progress], Awaitable[Changed]]
@@ -45,6 +46,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
         event_type: EventType = None,
         ordering_key: OrderingKey = None,
         older_than: OlderThan = None,
+        data_source: DataSource = DEFAULT_SOURCE,
         yes: Yes = False,
         json: Json = False,
     ) -> None:
@@ -53,7 +55,9 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
         Rows that a relay holds are left alone. Where the inbox knows a message, its handlers do not run again.
         """
         chosen = _selection(ids, everything, state, event_type, ordering_key, older_than)
-        _change(with_mailroom, "replay", "replayed", OutboxAdministration.replay, chosen, yes=yes, json=json)
+        _change(
+            with_mailroom, "replay", "replayed", OutboxAdministration.replay, chosen, data_source, yes=yes, json=json
+        )
 
     @app.command(
         epilog=examples(
@@ -71,6 +75,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
         event_type: EventType = None,
         ordering_key: OrderingKey = None,
         older_than: OlderThan = None,
+        data_source: DataSource = DEFAULT_SOURCE,
         yes: Yes = False,
         json: Json = False,
     ) -> None:
@@ -79,7 +84,9 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
         Rows that a relay holds are left alone.
         """
         chosen = _selection(ids, everything, state, event_type, ordering_key, older_than)
-        _change(with_mailroom, "discard", "discarded", OutboxAdministration.discard, chosen, yes=yes, json=json)
+        _change(
+            with_mailroom, "discard", "discarded", OutboxAdministration.discard, chosen, data_source, yes=yes, json=json
+        )
 
     @app.command(
         epilog=examples(name, "outbox purge", "outbox purge --older-than-days 30 --yes", "outbox purge --dead-letters")
@@ -90,6 +97,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
             typer.Option(min=0, max=100_000, help="Since when they are done; unset: outbox.retention_days."),
         ] = None,
         dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Dead letters of that age too.")] = False,
+        data_source: DataSource = DEFAULT_SOURCE,
         yes: Yes = False,
         json: Json = False,
     ) -> None:
@@ -100,7 +108,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
             if older_than_days is None and not days:
                 refuse("outbox.retention_days is 0, which keeps rows for ever; give --older-than-days")
             age = timedelta(days=days)
-            return age, await service.outbox.purgeable(age, dead_letters=dead_letters)
+            return age, await service.data_source(data_source).outbox.purgeable(age, dead_letters=dead_letters)
 
         age, total = with_mailroom(look)
         if total and not yes:
@@ -110,7 +118,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
         async def work(outbox: OutboxAdministration, progress: Progress) -> int:
             return await outbox.purge(age, dead_letters=dead_letters, progress=progress)
 
-        purged = _do(with_mailroom, "purging", "purged", work, total=total, json=json) if total else 0
+        purged = _do(with_mailroom, "purging", "purged", work, data_source, total=total, json=json) if total else 0
         if json:
             as_json({"purged": purged})
         else:
@@ -138,12 +146,20 @@ def _selection(
 
 
 def _change(
-    with_mailroom: Composed, verb: str, done: str, change: Change, chosen: Selection, *, yes: bool, json: bool
+    with_mailroom: Composed,
+    verb: str,
+    done: str,
+    change: Change,
+    chosen: Selection,
+    data_source: str,
+    *,
+    yes: bool,
+    json: bool,
 ) -> None:
     """Shows which rows it would be, asks, changes them, and says what became of them; exits with 1 if not all."""
 
     async def look(service: Mailroom) -> tuple[list[Group], Changed]:
-        outbox = service.outbox
+        outbox = service.data_source(data_source).outbox
         groups = [group for group in await outbox.groups(chosen) if group.state is not State.LEASED]
         return groups, Changed(rows=0, held=await outbox.held(chosen), missing=await outbox.missing(chosen))
 
@@ -157,7 +173,7 @@ def _change(
         return await change(outbox, chosen, progress)
 
     if total:
-        result = _do(with_mailroom, f"{verb} rows", done, work, total=total, json=json)
+        result = _do(with_mailroom, f"{verb} rows", done, work, data_source, total=total, json=json)
     if json:
         as_json({done: result.rows, "held": result.held, "missing": result.missing})
     else:
@@ -175,13 +191,16 @@ def _do(
     what: str,
     done: str,
     work: Callable[[OutboxAdministration, Progress], Awaitable[T]],
+    data_source: str,
     *,
     total: int,
     json: bool,
 ) -> T:
     bar = LongWork(what, total=total)
     try:
-        return with_mailroom(lambda service: bar.run(lambda progress: work(service.outbox, progress)))
+        return with_mailroom(
+            lambda service: bar.run(lambda progress: work(service.data_source(data_source).outbox, progress))
+        )
     except (Interrupted, KeyboardInterrupt):
         answer: dict[str, Any] = {done: bar.done, "interrupted": True}
         if json:

@@ -41,9 +41,8 @@ class OutboxCleanup:
     Dead letters are purged only if `outbox.dead_letter_retention_days` is set.
     """
 
-    name = "OutboxCleanup"
-
-    def __init__(self, database: Database, settings: OutboxSettings) -> None:
+    def __init__(self, database: Database, settings: OutboxSettings, *, name: str = "OutboxCleanup") -> None:
+        self.name = name
         self._database = database
         self._settings = settings
         self._task: asyncio.Task[None] | None = None

@@ -1,5 +1,9 @@
 """Says once at the start what it costs that the outbox is off; being off is never silent (ADR-100, contract P5)."""
 
+from collections.abc import Mapping
+
+from sqlalchemy.exc import DBAPIError
+
 from mailroom.log import get_logger
 from mailroom.outbox.administration import OutboxAdministration
 from mailroom.posture import Posture, outbox_disabled_notice
@@ -12,19 +16,25 @@ class OutboxDisabledNotice:
 
     name = "OutboxDisabledNotice"
 
-    def __init__(self, posture: Posture, administration: OutboxAdministration) -> None:
+    def __init__(self, posture: Posture, outboxes: Mapping[str, OutboxAdministration]) -> None:
         self._posture = posture
-        self._administration = administration
+        self._outboxes = outboxes
 
     async def start(self) -> None:
         logger.info(outbox_disabled_notice(self._posture))
-        pending = (await self._administration.stats()).pending
-        if pending:
-            logger.warning(
-                f"{pending} outbox messages are pending from a time when the outbox was on, and nothing sends them; "
-                "`outbox drain` does",
-                pending=pending,
-            )
+        for name, outbox in self._outboxes.items():
+            try:
+                pending = (await outbox.stats()).pending
+            except (DBAPIError, OSError) as error:
+                logger.warning("data source unavailable", data_source=name, reason=str(error))
+                continue
+            if pending:
+                logger.warning(
+                    f"{pending} outbox messages are pending from a time when the outbox was on, and nothing sends "
+                    "them; `outbox drain` does",
+                    pending=pending,
+                    data_source=name,
+                )
 
     async def stop(self) -> None:
         """Nothing runs."""

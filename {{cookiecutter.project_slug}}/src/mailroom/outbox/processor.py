@@ -40,8 +40,6 @@ class OutboxProcessor:
     otherwise it asks the database once per `outbox.polling_interval_seconds`.
     """
 
-    name = "OutboxProcessor"
-
     def __init__(
         self,
         leases: Leases,
@@ -49,13 +47,17 @@ class OutboxProcessor:
         settings: Settings,
         administration: OutboxAdministration,
         wake_up: WakeUp,
+        handled_here: Gate,
+        *,
+        name: str = "OutboxProcessor",
     ) -> None:
+        """`handled_here` is shared by all relays of a process: a row that may bring it down is handled alone (R6)."""
+        self.name = name
         self._leases = leases
         self._administration = administration
         self._wake_up = wake_up
         self._backlog = metrics.Backlog()
         self._settings = settings
-        handled_here = Gate()
         self._lanes = {
             kind: Lane(
                 kind,

@@ -33,6 +33,7 @@ LONGEST_DELAY = timedelta(days=36_500)
 _SINK = "mailroom.sink"
 _OBSERVERS = "mailroom.observers"
 _LEDGER = "mailroom.ledger"
+_SOURCE = "mailroom.source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +157,15 @@ def _remember_start(session: Session, transaction: SessionTransaction) -> None:
 
 @event.listens_for(Session, "after_begin")
 def _remember_connection(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    if _SINK in session.info and not transaction.nested:
-        _sessions[connection] = ref(session)
+    if _SINK not in session.info or transaction.nested:
+        return
+    source = session.info.setdefault(_SOURCE, connection.engine.url)
+    if source != connection.engine.url:
+        raise CaptureError(
+            "This session is bound to more than one data source, which cannot commit together: what it raises could be "
+            "kept in one and lost with the other. One session is one source; open one for each."
+        )
+    _sessions[connection] = ref(session)
 
 
 @event.listens_for(Session, "before_commit")

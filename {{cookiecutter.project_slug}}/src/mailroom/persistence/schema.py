@@ -34,50 +34,95 @@ from mailroom.log import get_logger
 from mailroom.persistence.database import reading
 from mailroom.persistence.engines import engine_kind
 from mailroom.persistence.tables import MailroomBase
+from mailroom.settings_sections import DEFAULT_SOURCE
 
 logger = get_logger(__name__)
 
 INI_VARIABLE = "ALEMBIC_CONFIG"
+INITIAL = "0001_initial.py"
 _INI_NAME = "alembic.ini"
 _DRIVER_STOPS_SECONDS = 0.1
 
 
-def config(ini: Path | None = None) -> Config:
-    """The migrations of this project, found as the module says. Raises ConfigurationError if they are not there."""
+def config(ini: Path | None = None, source: str = DEFAULT_SOURCE) -> Config:
+    """The migrations of a data source, found as the module says. Raises ConfigurationError if they are not there."""
     found = _find(ini)
     if found is None:
         raise ConfigurationError(
             f"no {_INI_NAME} in {Path.cwd()}, so the migrations cannot be found; run the command in the project's "
             f"folder, or let {INI_VARIABLE} name the file"
         )
-    return Config(str(found), cmd_opts=Namespace(quiet=True, x=None))
+    migrations = Config(str(found), cmd_opts=Namespace(quiet=True, x=None))
+    migrations.attributes["data_source"] = source
+    if source != DEFAULT_SOURCE:
+        migrations.set_main_option("version_locations", str(_versions(migrations, source)))
+    return migrations
 
 
-async def upgrade(engine: AsyncEngine, revision: str = "head", *, ini: Path | None = None) -> None:
+def _versions(migrations: Config, source: str) -> Path:
+    """Where the migrations of a data source are: `migrations/<name>/versions`; the default one's are further up."""
+    scripts = Path(str(migrations.get_main_option("script_location")))
+    folder = scripts / "versions" if source == DEFAULT_SOURCE else scripts / source / "versions"
+    if not folder.is_dir():
+        raise SchemaError(
+            f"the data source {source} has no migrations: there is no folder {folder}. Run: db init {source}, which "
+            "writes the first one, with both tables"
+        )
+    return folder
+
+
+def init(source: str, *, ini: Path | None = None) -> Path:
+    """Writes the first migration of a data source, the one that makes both tables. Returns its path.
+
+    Raises SchemaError if there is one.
+    """
+    migrations = config(ini)
+    first = _versions(migrations, DEFAULT_SOURCE) / INITIAL
+    folder = Path(str(migrations.get_main_option("script_location"))) / source / "versions"
+    if (folder / INITIAL).exists():
+        raise SchemaError(f"the data source {source} has its first migration already: {folder / INITIAL}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / INITIAL).write_bytes(first.read_bytes())
+    return folder / INITIAL
+
+
+async def upgrade(
+    engine: AsyncEngine, revision: str = "head", *, ini: Path | None = None, source: str = DEFAULT_SOURCE
+) -> None:
     """Run the migrations up to `revision`. All of them or none: a failure rolls every one of them back."""
-    await _run(engine, config(ini), lambda migrations: alembic.upgrade(migrations, revision))
+    await _run(engine, config(ini, source), lambda migrations: alembic.upgrade(migrations, revision))
 
 
-async def downgrade(engine: AsyncEngine, revision: str, *, ini: Path | None = None) -> None:
+async def downgrade(
+    engine: AsyncEngine, revision: str, *, ini: Path | None = None, source: str = DEFAULT_SOURCE
+) -> None:
     """Take migrations back until the database is at `revision`; "base" takes back all, "-1" the last one."""
-    await _run(engine, config(ini), lambda migrations: alembic.downgrade(migrations, revision))
+    await _run(engine, config(ini, source), lambda migrations: alembic.downgrade(migrations, revision))
 
 
-async def revision(engine: AsyncEngine, message: str, *, autogenerate: bool = True, ini: Path | None = None) -> Path:
+async def revision(
+    engine: AsyncEngine,
+    message: str,
+    *,
+    autogenerate: bool = True,
+    ini: Path | None = None,
+    source: str = DEFAULT_SOURCE,
+) -> Path:
     """Write the next migration and return its path: with what differs between models and database, or empty."""
     created: list[Path] = []
 
     def write(migrations: Config) -> None:
-        script = alembic.revision(migrations, message, autogenerate=autogenerate)
+        folder = str(_versions(migrations, source))
+        script = alembic.revision(migrations, message, autogenerate=autogenerate, version_path=folder)
         scripts = script if isinstance(script, list) else [script]
         created.extend(Path(one.path) for one in scripts if one is not None)
 
-    await _run(engine, config(ini), write)
+    await _run(engine, config(ini, source), write)
     _format(created[0])
     return created[0]
 
 
-async def check(engine: AsyncEngine, *, ini: Path | None = None) -> list[str]:
+async def check(engine: AsyncEngine, *, ini: Path | None = None, source: str = DEFAULT_SOURCE) -> list[str]:
     """What a new migration would have to change, one line each; empty if models and database agree.
 
     Raises SchemaError if the database is not at the newest migration.
@@ -92,14 +137,14 @@ async def check(engine: AsyncEngine, *, ini: Path | None = None) -> list[str]:
                 parts = difference if isinstance(difference, list) else [difference]
                 differences.extend(_line(*part) for part in parts)
 
-    await _run(reading(engine), config(ini), compare)
+    await _run(reading(engine), config(ini, source), compare)
     return differences
 
 
-def heads(*, ini: Path | None = None) -> tuple[str, ...]:
+def heads(*, ini: Path | None = None, source: str = DEFAULT_SOURCE) -> tuple[str, ...]:
     """The newest migrations of the code: one, unless branches wait for `alembic merge heads`."""
     with _alembic_errors():
-        return tuple(ScriptDirectory.from_config(config(ini)).get_heads())
+        return tuple(ScriptDirectory.from_config(config(ini, source)).get_heads())
 
 
 async def current(engine: AsyncEngine) -> tuple[str, ...]:
@@ -112,14 +157,16 @@ async def missing_tables(engine: AsyncEngine) -> tuple[str, ...]:
     return (await _state(engine)).missing_tables
 
 
-async def ensure_migrated(engine: AsyncEngine, *, command: str, ini: Path | None = None) -> None:
+async def ensure_migrated(
+    engine: AsyncEngine, *, command: str, ini: Path | None = None, source: str = DEFAULT_SOURCE
+) -> None:
     """Return only if the database has what this code needs; called before anything starts.
 
     `command` is the project's command, for the message. An installed service may have no alembic.ini at hand; then
     only the presence of mailroom's tables is checked. Raises SchemaError with the command to run, ConfigurationError
     if `ini` or the variable names a file that is not there, and DatabaseUnavailableError.
     """
-    code = needed(ini=ini)
+    code = needed(ini=ini, source=source)
     state = await _state(engine)
     unknown = _unknown(state, code)
     if unknown:
@@ -144,13 +191,13 @@ class Needed:
     """False for an installed service without alembic.ini: only the tables are checked then."""
 
 
-def needed(*, ini: Path | None = None) -> Needed:
+def needed(*, ini: Path | None = None, source: str = DEFAULT_SOURCE) -> Needed:
     """What this code needs. Raises ConfigurationError if `ini` or the variable names a file that is not there."""
     found = _find(ini)
     if found is None:
         return Needed(are_at_hand=False)
     with _alembic_errors():
-        scripts = ScriptDirectory.from_config(config(found))
+        scripts = ScriptDirectory.from_config(config(found, source))
         known = frozenset(script.revision for script in scripts.walk_revisions())
         return Needed(heads=frozenset(scripts.get_heads()), known=known)
 

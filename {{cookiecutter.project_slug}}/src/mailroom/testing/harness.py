@@ -44,7 +44,8 @@ class Harness:
 
     def __enter__(self) -> Self:
         self.mailroom.observe(self._raised.extend)
-        self.mailroom.database.go_by(self.clock)
+        for source in self.mailroom.data_sources.values():
+            source.database.go_by(self.clock)
         events.now = self.clock
         return self
 
@@ -52,7 +53,8 @@ class Harness:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         events.now = self._events_now
-        self.mailroom.database.go_by(None)
+        for source in self.mailroom.data_sources.values():
+            source.database.go_by(None)
 
     def raised(self, event: type[E]) -> list[E]:
         """The events of this type that were committed so far, in order; `raised(Event)` for all of them."""
@@ -170,7 +172,8 @@ def raised_by(instance: object) -> Sequence[Event]:
 async def migrated(mailroom: Mailroom, *, ini: Path) -> AsyncIterator[Mailroom]:
     """The service with its database at the newest migration; gives back every connection at the end."""
     try:
-        await schema.upgrade(mailroom.database.engine, ini=ini)
+        for name, source in mailroom.data_sources.items():
+            await schema.upgrade(source.database.engine, ini=ini, source=name)
         yield mailroom
     finally:
         await mailroom.close()
