@@ -17,7 +17,7 @@ PAGE = Path(__file__).with_name("settings.md")
 sys.path.insert(0, str(PAGE.parents[1] / "{{cookiecutter.project_slug}}" / "src"))
 
 from mailroom.settings import Settings  # noqa: E402
-from mailroom.settings_problems import Key, dotted, leaves, section_of, variable  # noqa: E402
+from mailroom.settings_problems import Key, dotted, leaves, named_section_of, section_of, variable  # noqa: E402
 
 START = "<!-- From here on written by `make docs-settings`. -->"
 COLUMNS = ("setting", "variable", "value", "default", "what it does")
@@ -32,6 +32,12 @@ def reference(model: type[BaseModel]) -> str:
     """A part for each section of the model, one line for each setting. Raises UndescribedError."""
     inner = {name: section for name, info in model.model_fields.items() if (section := section_of(info))}
     parts = [_part(f"[{name}]", _said(section.__doc__, name), section, (name,)) for name, section in inner.items()]
+    parts += [
+        f"## [{name}.<name>]\n\n{_said(info.description, name)} `<name>` is a word of `a-z`, `0-9` and `_`. Its "
+        f"settings are those of [database]; `url` is the variable `{variable((name, '<name>', 'url'))}`."
+        for name, info in model.model_fields.items()
+        if named_section_of(info)
+    ]
     outside = "These stand in no section: in settings.toml, above the first one."
     return "\n\n".join([*parts, _part("Without a section", outside, model, ())]) + "\n"
 
@@ -43,7 +49,11 @@ def written(page: str) -> str:
 
 
 def _part(title: str, what: str, model: type[BaseModel], prefix: Key) -> str:
-    own = {key: info for key, info in leaves(model, prefix).items() if len(key) == len(prefix) + 1}
+    own = {
+        key: info
+        for key, info in leaves(model, prefix).items()
+        if len(key) == len(prefix) + 1 and not named_section_of(info)
+    }
     return "\n".join([f"## {title}", "", what, "", _row(COLUMNS), _row(["---"] * len(COLUMNS)), *_rows(own)])
 
 

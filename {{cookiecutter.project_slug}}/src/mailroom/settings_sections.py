@@ -51,6 +51,7 @@ def _upper(value: Any) -> Any:
 Count = Annotated[int, BeforeValidator(_refuse_booleans), Field(le=1_000_000)]
 Seconds = Annotated[float, BeforeValidator(_refuse_booleans), Field(gt=0, le=366 * SECONDS_PER_DAY)]
 Port = Annotated[int, BeforeValidator(_refuse_booleans), Field(ge=1, le=65_535)]
+SecondsOrNone = Annotated[float, BeforeValidator(_refuse_booleans), Field(ge=0, le=366 * SECONDS_PER_DAY)]
 Days = Annotated[float, BeforeValidator(_refuse_booleans), Field(ge=0, le=36_500)]
 
 
@@ -82,10 +83,10 @@ class DatabaseSettings(Section):
     """How many seconds a write waits for another one to finish (SQLite)."""
     connect_timeout_seconds: Seconds = 5
     """How many seconds a server may take to accept a connection."""
-    statement_timeout_seconds: Seconds | None = 60
-    """How many seconds a server may work on one statement; migrations are exempt. Unset: no limit of ours."""
-    lock_timeout_seconds: Seconds | None = 30
-    """How many seconds a statement waits on a server for another transaction's lock. Unset: no limit of ours."""
+    statement_timeout_seconds: SecondsOrNone = 60
+    """How many seconds a server may work on one statement; migrations are exempt. 0: no limit of ours."""
+    lock_timeout_seconds: SecondsOrNone = 30
+    """How many seconds a statement waits on a server for another transaction's lock. 0: no limit of ours."""
     isolation_level: Annotated[
         Literal["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"], BeforeValidator(_upper)
     ] = "READ COMMITTED"

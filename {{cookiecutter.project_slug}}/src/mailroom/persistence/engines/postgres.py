@@ -41,7 +41,7 @@ class Postgres:
             "statement_timeout": settings.statement_timeout_seconds,
             "lock_timeout": settings.lock_timeout_seconds,
         }
-        session = {name: str(int(value * MILLISECONDS)) for name, value in bounds.items() if value is not None}
+        session = {name: str(int(value * MILLISECONDS)) for name, value in bounds.items() if value}
         return {
             "connect_args": {"timeout": settings.connect_timeout_seconds, "server_settings": session},
             "isolation_level": settings.isolation_level,

@@ -30,11 +30,11 @@ class SqlServer:
 
     def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
         def bound(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-            if settings.lock_timeout_seconds is not None:
+            if settings.lock_timeout_seconds:
                 cursor = connection.cursor()
                 cursor.execute(f"SET LOCK_TIMEOUT {int(settings.lock_timeout_seconds * MILLISECONDS)}")
                 cursor.close()
-            if settings.statement_timeout_seconds is not None:
+            if settings.statement_timeout_seconds:
                 # pyodbc's own connection, below aioodbc's: the server itself has no such limit.
                 connection.driver_connection._conn.timeout = max(1, round(settings.statement_timeout_seconds))
 
