@@ -6,10 +6,10 @@ clock.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, literal_column, text
+from sqlalchemy import Connection, Float, Integer, Select, bindparam, cast, func, literal_column, text
 from sqlalchemy.sql.elements import ColumnElement
 
 from mailroom.persistence.claims.base import Claims, slots
@@ -37,11 +37,11 @@ class SqlServerClaims(Claims):
 
     def later(self, seconds: float | ColumnElement[Any]) -> ColumnElement[datetime]:
         """In three steps: DATEADD takes an int, which holds 68 years of seconds and 35 minutes of microseconds."""
-        days = func.floor(seconds / SECONDS_PER_DAY)
-        rest = seconds - days * SECONDS_PER_DAY
-        moment = _add("day", days, self.now())
-        moment = _add("second", func.floor(rest), moment)
-        return _add("microsecond", (rest - func.floor(rest)) * MICROSECONDS, moment)
+        days, rest, fraction = _known(seconds) if isinstance(seconds, int | float) else _asked(cast(seconds, Float))
+        moment = self.now()
+        for part, number in (("day", days), ("second", rest), ("microsecond", fraction)):
+            moment = func.dateadd(literal_column(part), cast(number, Integer), moment, type_=UtcDateTime)
+        return moment
 
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         return rows.with_hint(table, HINTS, "mssql")
@@ -51,5 +51,14 @@ class SqlServerClaims(Claims):
             connection.execute(_LOCK, {"resource": f"mailroom/{slot}"})
 
 
-def _add(part: str, number: Any, moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
-    return func.dateadd(literal_column(part), cast(number, Integer), moment, type_=UtcDateTime)
+def _known(seconds: float) -> tuple[int, int, int]:
+    """Whole days, whole seconds and microseconds."""
+    moved = timedelta(seconds=seconds)
+    return moved.days, moved.seconds, moved.microseconds
+
+
+def _asked(seconds: ColumnElement[Any]) -> tuple[ColumnElement[Any], ColumnElement[Any], ColumnElement[Any]]:
+    """The same, by the database."""
+    days = func.floor(seconds / SECONDS_PER_DAY)
+    rest = seconds - days * SECONDS_PER_DAY
+    return days, func.floor(rest), (rest - func.floor(rest)) * MICROSECONDS
