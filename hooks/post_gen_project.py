@@ -1,4 +1,4 @@
-"""Finishes what cookiecutter rendered: drops what tools left in the template, and records where the project comes from.
+"""Finishes what cookiecutter rendered: drops what was not chosen, and records where the project comes from.
 
 Copier does both by itself. The answers come in as pre_gen_project.py explains.
 """
@@ -14,7 +14,6 @@ import yaml
 from jinja2 import Environment
 
 ANSWERS = json.loads(r"""{{ cookiecutter | tojson }}""")
-LEFT_BY_TOOLS = ("__pycache__", "*.py[cod]", ".*_cache", ".cache", ".hypothesis")
 COPIER_CLONES = ("gh:", "gl:", "git@", "git://", "git+", "https://github.com/", "https://gitlab.com/")
 REPOSITORY_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 
@@ -31,10 +30,17 @@ def template_folder() -> Path | None:
     return None
 
 
-def drop_what_tools_left(project: Path) -> None:
-    """Remove caches. Copier takes the template from git, where they are not; cookiecutter takes the folder."""
-    for pattern in LEFT_BY_TOOLS:
-        for path in list(project.rglob(pattern)):
+def rendered(text: str) -> str:
+    """The text as copier renders it for a new project."""
+    jinja = Environment(trim_blocks=True, lstrip_blocks=True)
+    return jinja.from_string(text).render(ANSWERS, _copier_operation="copy")
+
+
+def drop_what_is_excluded(project: Path, patterns: list[str]) -> None:
+    """Remove what was not chosen, and caches: copier takes the template from git, cookiecutter takes the folder."""
+    for pattern in filter(None, map(rendered, patterns)):
+        anchored = pattern.startswith("/")
+        for path in list(project.glob(pattern[1:]) if anchored else project.rglob(pattern)):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -88,9 +94,10 @@ def record_origin(project: Path, template: Path | None) -> str:
 
 
 project, template = Path.cwd(), template_folder()
-drop_what_tools_left(project)
-notes = [record_origin(project, template)]
+notes = []
 if template is not None:
-    message = yaml.safe_load((template / "copier.yml").read_text(encoding="utf-8"))["_message_after_copy"]
-    notes.insert(0, Environment().from_string(message).render(ANSWERS))
+    copier = yaml.safe_load((template / "copier.yml").read_text(encoding="utf-8"))
+    drop_what_is_excluded(project, copier["_exclude"])
+    notes.append(rendered(copier["_message_after_copy"]))
+notes.append(record_origin(project, template))
 print("\n".join(note for note in notes if note), file=sys.stderr)
