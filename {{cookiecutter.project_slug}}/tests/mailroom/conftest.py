@@ -13,6 +13,7 @@ import support
 from support import Compose
 
 from mailroom import Handlers, Mailroom, Settings
+from mailroom.testing.plugin import fresh_database
 
 # What a machine is slow at depends on what else it does, so a slow example says nothing about the code.
 hypothesis.settings.register_profile("mailroom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -24,7 +25,7 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 @pytest.fixture(params=databases.KINDS)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A fresh database, of each kind in turn."""
-    with databases.fresh(request.param, tmp_path) as url:
+    with fresh_database(request.param, tmp_path) as url:
         yield url
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import support
 from click.testing import Result
+from databases import out_of_reach
 from support import Deposited
 from typer.testing import CliRunner
 
@@ -107,8 +108,10 @@ class TestExamination:
         assert "message_bus.enable_outbox" in checks["posture"].found
         assert "clock" in checks
 
-    async def test_a_database_that_cannot_be_reached_ends_the_examination(self, patient: Patient) -> None:
-        patient.sections["database"] = {"url": "sqlite:////no/such/folder/bank.db"}
+    async def test_a_database_that_cannot_be_reached_ends_the_examination(
+        self, patient: Patient, database_url: str
+    ) -> None:
+        patient.sections["database"] = {"url": out_of_reach(database_url)}
         checks = await patient.examined()
         assert list(checks)[-1] == "database"
         assert statuses(checks) == {"database": Status.TO_DO}

@@ -10,6 +10,7 @@ from typing import Any
 
 import databases
 import pytest
+from databases import on_servers
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from support import Account, Compose, Deposited, effect, effects
@@ -21,7 +22,6 @@ from mailroom.persistence.database import create_engine
 from mailroom.persistence.engines import engine_kind
 from mailroom.testing import Harness
 
-SERVERS = [kind for kind in databases.KINDS if kind != "sqlite"]
 KILL_THE_OTHERS = {
     "postgres": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -36,8 +36,6 @@ from mailroom.persistence.database import create_engine
 asyncio.run(schema.upgrade(create_engine(Settings(database=json.loads(sys.argv[1])).database)))
 """
 
-on_servers = pytest.mark.parametrize("database_url", SERVERS, indirect=True)
-
 
 @pytest.mark.skipif("sqlserver" in databases.KINDS or "sqlserver" not in databases.PRESENT, reason="it is tried")
 def test_what_is_not_tried_is_said() -> None:
@@ -50,6 +48,18 @@ def test_a_kind_that_the_project_was_made_without_is_refused_with_the_command_th
     monkeypatch.setattr("mailroom.persistence.engines.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"names sqlite, .* copier update --data database=sqlite"):
         Mailroom(Settings(database={"url": "sqlite:///x.db"}))
+
+
+def test_a_driver_that_cannot_be_loaded_is_refused_with_the_reason(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(database={"url": database_url})
+    driver = settings.database.driver
+    (tmp_path / f"{driver}.py").write_text("raise ImportError('libodbc.so.2: no such file')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, driver, raising=False)
+    with pytest.raises(ConfigurationError, match=rf"{driver}.* cannot be loaded: libodbc\.so\.2.*README"):
+        Mailroom(settings)
 
 
 @on_servers

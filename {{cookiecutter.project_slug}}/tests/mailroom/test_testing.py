@@ -1,5 +1,6 @@
 """What `mailroom.testing` promises to those who test a module of their own."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,13 +9,18 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from databases import KINDS, out_of_reach
+from sqlalchemy import make_url
 from support import Account, Compose, Deposited, Renamed, effect, effects
 
-from mailroom import Context, Handlers, Mailroom, Reject
+from mailroom import Context, Handlers, Mailroom, Reject, Settings
+from mailroom.errors import DatabaseUnavailableError
 from mailroom.events import Event, Kind
 from mailroom.persistence import schema
 from mailroom.testing import Clock, Harness, Outcome, State, migrated, raised_by
+from mailroom.testing.databases import HERE, fresh
 from mailroom.testing.failures import SimulatedError
+from mailroom.testing.plugin import fresh_database
 
 handlers = Handlers()
 
@@ -247,3 +253,37 @@ async def test_a_mailroom_is_migrated_and_closed(compose: Compose, alembic_ini: 
     async with migrated(mailroom, ini=alembic_ini) as ready:
         assert await schema.current(ready.database.engine) == ("0001",)
     assert ready.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_database_for_a_test_is_empty_and_gone_afterwards(kind: str, tmp_path: Path) -> None:
+    async def missing_tables(url: str) -> int:
+        mailroom = Mailroom(Settings(database={"url": url}))
+        try:
+            return len(await schema.missing_tables(mailroom.database.engine))
+        finally:
+            await mailroom.close()
+
+    with fresh_database(kind, tmp_path) as url, fresh(kind, tmp_path / "..") as other:
+        assert url != other
+        assert asyncio.run(missing_tables(url)) == asyncio.run(missing_tables(other)) == 2
+    if kind == "sqlite":
+        assert str(tmp_path) in url
+    else:
+        with pytest.raises(DatabaseUnavailableError):
+            asyncio.run(missing_tables(url))
+
+
+@pytest.mark.parametrize("kind", HERE)
+def test_without_a_server_a_test_is_skipped_with_the_reason_and_fails_if_the_server_is_required(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"TEST_{kind.upper()}_URL"
+    monkeypatch.setenv(variable, out_of_reach(make_url(HERE[kind]).set(password="hunter2").render_as_string(False)))
+    monkeypatch.delenv("TEST_REQUIRE", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=f"no {kind}: start the server, or let {variable} name one") as said:
+        fresh_database(kind, tmp_path)
+    assert "hunter2" not in str(said.value)
+    monkeypatch.setenv("TEST_REQUIRE", f"rabbitmq,{kind}")
+    with pytest.raises(pytest.fail.Exception, match=variable):
+        fresh_database(kind, tmp_path)

@@ -18,9 +18,16 @@ def engine_kind(backend: str) -> EngineKind:
 
 
 def check_present(settings: DatabaseSettings) -> None:
-    """Raises ConfigurationError if the project was made without this kind of database."""
+    """Raises ConfigurationError if the project was made without this kind of database, or its driver cannot load."""
     if find_spec(f"{__name__}.{settings.kind}") is None or find_spec(settings.driver) is None:
         raise ConfigurationError(
             f"database.url names {settings.kind}, and this project was made without it: mailroom's part for it, or "
             f"its driver {settings.driver}, is missing. Run: copier update --data database={settings.kind}"
         )
+    try:
+        import_module(settings.driver)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{settings.driver}, the driver of {settings.kind}, cannot be loaded: {error}; README.md of the project "
+            "says what has to be installed beside it"
+        ) from error

@@ -17,7 +17,7 @@ MILLISECONDS = 1_000
 
 class SqlServer:
     unreachable: tuple[type[Exception], ...] = ()
-    remedy = START_OR_CHECK
+    remedy = f"{START_OR_CHECK}; where the ODBC driver comes from is in README.md"
     channel = None
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
