@@ -4,6 +4,8 @@ PROJECT := {{cookiecutter.project_slug}}
 BIN     := $(CURDIR)/.venv/bin
 JOBS    ?= 2
 
+DATABASES := sqlite postgres sqlserver
+
 # The first Python that is new enough; a name may be there without an interpreter behind it, so it is asked.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -108,7 +110,10 @@ clean: ## remove what these commands made
 .venv/dev.done: .venv/render.done $(PROJECT)/pyproject.toml
 	@$(PIP) install --group dev
 	@rm -rf .cache/rendered && mkdir -p .cache/rendered
-	@$(RENDER) .cache/rendered "$(CURDIR)" 2>.cache/render.log || { cat .cache/render.log >&2; exit 1; }
-	@$(PIP) install ".cache/rendered/shop[dev]"
-	@$(PIP) uninstall --yes shop
+	@for database in $(DATABASES); do \
+		project=shop-on-$$database; \
+		$(RENDER) .cache/rendered "$(CURDIR)" project_slug=$$project database=$$database 2>.cache/render.log \
+			|| { cat .cache/render.log >&2; exit 1; }; \
+		$(PIP) install ".cache/rendered/$$project[dev]" && $(PIP) uninstall --yes $$project || exit 1; \
+	done
 	@touch $@

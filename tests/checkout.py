@@ -13,6 +13,7 @@ TOKENS = re.compile(r"\{\{|\{%|\{#")  # what opens a Jinja block
 
 Answers = Mapping[str, str]
 Render = Callable[..., Path]
+ProjectOn = Callable[[str], Path]
 
 
 def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":

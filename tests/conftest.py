@@ -6,10 +6,11 @@ both engines take the same commit. User settings of the engines are kept out.
 
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
-from checkout import ROOT, TAG, Render, git, source_files, succeed
+from checkout import ROOT, TAG, ProjectOn, Render, git, source_files, succeed
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +68,12 @@ def by_copier(template: Path, engines_home: dict[str, str]) -> Render:
 def shop(by_cookiecutter: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default project. Tests only read it, or copy it."""
     return by_cookiecutter(tmp_path_factory.mktemp("default"))
+
+
+@pytest.fixture(scope="session")
+def shop_on(by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> ProjectOn:
+    """`shop_on(database)`: the default project on that database. Tests only read it, or copy it."""
+    return cache(lambda database: by_copier(tmp_path_factory.mktemp(database) / "in", database=database))
 
 
 @pytest.fixture

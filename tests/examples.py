@@ -10,5 +10,8 @@ ODD = {
 }
 LONGEST = {"project_name": "x" * 300, "project_slug": "a" * 40, "package_name": "o" * 40, "description": "long " * 400}
 NOBODY = {"author_name": "", "author_email": ""}
+DATABASES = ("sqlite", "postgres", "sqlserver")
 COMBINATIONS = {"defaults": {}, "odd": ODD, "longest": LONGEST, "nobody": NOBODY, "no name": {"author_name": ""},
-                "no email": {"author_email": ""}, "derived": {"project_name": "Émail"}}  # fmt: skip
+                "no email": {"author_email": ""}, "derived": {"project_name": "Émail"},
+                **{database: {"database": database} for database in DATABASES[1:]},
+                **{f"odd on {database}": {**ODD, "database": database} for database in DATABASES[1:]}}  # fmt: skip

@@ -12,9 +12,10 @@ from typing import Any
 import copier
 import pytest
 import yaml
-from checkout import ROOT
+from checkout import ROOT, ProjectOn
 from cookiecutter.generate import generate_context
 from cookiecutter.prompt import prompt_for_config
+from examples import DATABASES
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -158,8 +159,9 @@ def test_every_module_of_the_standard_library_is_refused_as_a_package() -> None:
     assert modules <= {*RULES.standard_library}
 
 
-def test_what_a_project_installs_is_refused_as_a_name(shop: Path) -> None:
-    project = tomllib.loads((shop / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+@pytest.mark.parametrize("database", DATABASES)
+def test_what_a_project_installs_is_refused_as_a_name(shop_on: ProjectOn, database: str) -> None:
+    project = tomllib.loads((shop_on(database) / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     installed = set(closure([*project["dependencies"], *project["optional-dependencies"]["dev"]]))
     commands = {
         point.name

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from checkout import run
 
-CLAIMS, TRANSPORTS = "persistence.claims", "messaging.transports"
+CLAIMS, ENGINES, TRANSPORTS = "persistence.claims", "persistence.engines", "messaging.transports"
 
 # Each contract by what it begins with: a module of mailroom, and what it must not import.
 BREACHES = {
     "mailroom is a framework": ("cli.events", "shop.models"),
     "mailroom has floors": ("outbox.lane", "mailroom.host"),
-    "a database's claims know no other": (f"{CLAIMS}.base", f"mailroom.{CLAIMS}.sqlite"),
+    "what belongs to one database": (f"{CLAIMS}.base", f"mailroom.{CLAIMS}.sqlite"),
     "a transport knows no other": (f"{TRANSPORTS}.base", f"mailroom.{TRANSPORTS}.in_process"),
     "posture decides from the settings": ("posture", "sqlalchemy"),
     "events need no database": ("codec", "sqlalchemy"),
@@ -32,7 +32,7 @@ def test_an_import_that_does_not_belong_breaks_the_contract_that_says_so(
     assert broken(own_shop) == [name_of(own_shop, contract)]
 
 
-@pytest.mark.parametrize("beside", [f"{CLAIMS}.sqlite", f"{TRANSPORTS}.in_process"])
+@pytest.mark.parametrize("beside", [f"{CLAIMS}.sqlite", f"{ENGINES}.sqlite", f"{TRANSPORTS}.in_process"])
 def test_a_new_database_or_transport_has_to_be_given_its_place(own_shop: Path, beside: str) -> None:
     path = module_file(own_shop, beside)
     shutil.copy(path, path.with_name("new.py"))

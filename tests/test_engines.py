@@ -9,7 +9,7 @@ import pytest
 import yaml
 from checkout import ROOT, TAG, Render, git, tree
 from cookiecutter.main import cookiecutter
-from examples import COMBINATIONS
+from examples import COMBINATIONS, DATABASES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +39,7 @@ def test_both_engines_make_the_same_project(
             "package_name": packages,
             "description": free_text,
             "author_name": free_text,
+            "database": st.sampled_from(DATABASES),
         }
     )
 )

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkout import PROJECT, TOKENS, Render, succeed
-from examples import COMBINATIONS
+from checkout import PROJECT, TOKENS, ProjectOn, Render, succeed
+from examples import COMBINATIONS, DATABASES
 from pages import commands
 from walk import BIN, Walk, command_folder
 
@@ -35,7 +35,7 @@ def shared(project: Path) -> dict[str, str]:
     return {**PATH, "PYTHONPATH": str(project / "src")}
 
 
-@pytest.fixture(scope="session", params=["defaults", "odd", "longest"])
+@pytest.fixture(scope="session", params=["defaults", "odd", "longest", "postgres", "sqlserver"])
 def rendered(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return by_copier(tmp_path_factory.mktemp("rendered") / "in", **COMBINATIONS[request.param])
 
@@ -55,14 +55,15 @@ def test_nothing_in_it_waits_to_be_rendered(rendered: Path) -> None:
     assert left == set()
 
 
-def test_every_file_of_the_template_is_in_it(shop: Path) -> None:
-    """Nothing is left out as long as there is one choice each."""
+def test_every_file_of_the_template_is_in_some_project(shop_on: ProjectOn) -> None:
+    """What is in which is tests/test_databases.py's concern."""
+    projects = [shop_on(database) for database in DATABASES]
     missing = [
         name
         for path in PROJECT.rglob("*")
         if path.is_file() and not any(part.endswith(("cache", "cache__", ".hypothesis")) for part in path.parts)
         for name in [path.relative_to(PROJECT).as_posix().replace("{{cookiecutter.package_name}}", "shop")]
-        if not (shop / name).exists()
+        if not any((project / name).exists() for project in projects)
     ]
     assert missing == []
 

@@ -1,0 +1,228 @@
+"""What a project has of its database, and nothing of another: files, driver, settings, server, CI, image; and it works.
+
+A server is asked for by `mailroom.testing`: without one a test is skipped, unless TEST_REQUIRE names it.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import copier
+import pytest
+import yaml
+from checkout import PROJECT, ProjectOn, Render, git, run, succeed, tree
+from examples import DATABASES, ODD
+from readme import commands
+from sqlalchemy import URL, make_url
+
+sys.path.insert(0, str(PROJECT / "src"))
+
+from mailroom.testing.databases import HERE
+from mailroom.testing.plugin import fresh_database
+
+BIN = Path(sys.executable).parent
+PATH = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+SERVERS = DATABASES[1:]
+DRIVERS = {"sqlite": {"aiosqlite"}, "postgres": {"asyncpg"}, "sqlserver": {"aioodbc", "pyodbc"}}
+WORDS = {"sqlite": r"sqlite", "postgres": r"postgres|asyncpg", "sqlserver": r"sql ?server|mssql|odbc"}
+SPEAK_OF_IT = ("README.md", "settings.toml", ".env.example", ".github/workflows/ci.yml", "Dockerfile", "compose.yaml")
+SECRET = "hunter2"
+
+
+def read(project: Path, name: str) -> str:
+    path = project / name
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def variables(project: Path) -> dict[str, str]:
+    """What is set by a copy of .env.example."""
+    lines = read(project, ".env.example").splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))  # type: ignore[misc]
+
+
+def compose(project: Path) -> dict[str, Any]:
+    """The one service of compose.yaml, with the variables of .env.example in it."""
+    text = re.sub(r"\$\{(\w+):\?[^}]*\}", r"${\1}", read(project, "compose.yaml"))
+    (service,) = yaml.safe_load(Template(text).substitute(variables(project)))["services"].values()
+    return dict(service)
+
+
+def ci(project: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(read(project, ".github/workflows/ci.yml"))["jobs"]["test"])
+
+
+def urls(project: Path) -> tuple[URL, URL]:
+    """Where settings.toml and .env.example say that the database is."""
+    checked_in = tomllib.loads(read(project, "settings.toml"))["database"]["url"]
+    return make_url(checked_in), make_url(variables(project)["DATABASE__URL"])
+
+
+@pytest.fixture
+def postgres_url(tmp_path: Path) -> Iterator[str]:
+    with fresh_database("postgres", tmp_path) as url:
+        yield url
+
+
+# What is there
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_a_project_holds_the_parts_of_its_database_and_of_no_other(shop_on: ProjectOn, database: str) -> None:
+    project = shop_on(database)
+    for package in ("claims", "engines"):
+        found = {path.stem for path in (project / "src/mailroom/persistence" / package).iterdir()}
+        assert found == {"__init__", "base", database}
+    assert (project / "compose.yaml").exists() == (database != "sqlite")
+    dependencies = tomllib.loads(read(project, "pyproject.toml"))["project"]["dependencies"]
+    installed = {re.match(r"[\w-]+", line)[0] for line in dependencies}  # type: ignore[index]
+    assert installed & set().union(*DRIVERS.values()) == DRIVERS[database]
+
+
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("name", SPEAK_OF_IT)
+def test_what_a_user_reads_speaks_of_no_other_database(shop_on: ProjectOn, database: str, name: str) -> None:
+    text = read(shop_on(database), name)
+    others = "|".join(words for kind, words in WORDS.items() if kind != database)
+    assert re.findall(others, text, re.IGNORECASE) == []
+
+
+def test_another_database_is_an_answer_that_an_update_takes(shop_on: ProjectOn, own_shop: Path) -> None:
+    """As mailroom says where it finds a URL of a database that the project was made without."""
+    git("init", "--quiet", cwd=own_shop)
+    git("add", "--all", cwd=own_shop)
+    git("commit", "--quiet", "--message", "Ours", cwd=own_shop)
+    copier.run_update(own_shop, {"database": "postgres"}, defaults=True, overwrite=True, quiet=True)
+    shutil.rmtree(own_shop / ".git")
+    assert tree(own_shop) == tree(shop_on("postgres"))
+
+
+# The server for development
+
+
+@pytest.mark.parametrize("answers", [{}, ODD], ids=["defaults", "odd"])
+@pytest.mark.parametrize("database", SERVERS)
+def test_compose_yaml_has_the_form_that_compose_wants(
+    by_copier: Render, tmp_path: Path, database: str, answers: dict[str, str]
+) -> None:
+    project = by_copier(tmp_path / "in", **answers, database=database)
+    succeed(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml", cwd=project)
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_the_server_is_pinned_watched_kept_and_reached_from_this_machine_alone(
+    shop_on: ProjectOn, database: str
+) -> None:
+    service = compose(shop_on(database))
+    assert re.search(r":\d[\w.-]*\d", service["image"])
+    assert service["healthcheck"]["test"][0] == "CMD"
+    (published,) = service["ports"]
+    assert published.startswith("127.0.0.1:")
+    (volume,) = service["volumes"]
+    assert volume.split(":")[0] in yaml.safe_load(read(shop_on(database), "compose.yaml"))["volumes"]
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_a_server_without_a_password_is_refused_with_what_to_do(shop_on: ProjectOn, database: str) -> None:
+    project = shop_on(database)
+    (name,) = [name for name in variables(project) if name.endswith("_PASSWORD")]
+    assert f"${{{name}:?copy .env.example to .env}}" in read(project, "compose.yaml")
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_settings_variables_server_and_tests_mean_the_same_server(shop_on: ProjectOn, database: str) -> None:
+    project = shop_on(database)
+    checked_in, with_password = urls(project)
+    service = compose(project)
+    password = next(value for name, value in variables(project).items() if name.endswith("_PASSWORD"))
+
+    assert checked_in.password is None
+    assert checked_in.set(password=password, query=with_password.query) == with_password
+    assert password in service["environment"].values()
+    assert service["ports"] == [f"{checked_in.host}:{checked_in.port}:{checked_in.port}"]
+    assert make_url(HERE[database]).set(database="app") == with_password
+    asked = " ".join(service["healthcheck"]["test"])
+    assert "app" in asked
+    assert checked_in.database == "app"
+    assert checked_in.username in asked
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_the_ci_of_a_project_has_the_server_that_its_tests_look_for(shop_on: ProjectOn, database: str) -> None:
+    project = shop_on(database)
+    job = ci(project)
+    (service,) = job["services"].values()
+    assert job["env"] == {"TEST_REQUIRE": database}
+    assert service["image"] == compose(project)["image"]
+    assert "--health-cmd" in service["options"]
+    here = make_url(HERE[database])
+    assert here.password in service["env"].values()
+    assert service["ports"] == [f"{here.host}:{here.port}:{here.port}"]
+
+
+def test_the_odbc_driver_comes_from_where_the_readme_says(shop_on: ProjectOn) -> None:
+    project = shop_on("sqlserver")
+    (install,) = [step["run"] for step in ci(project)["steps"] if "msodbcsql18" in step.get("run", "")]
+    assert f"```text\n{install}```" in read(project, "README.md")
+    dockerfile = read(project, "Dockerfile")
+    assert "/packages-microsoft-prod.deb" in dockerfile
+    assert "msodbcsql18" in dockerfile
+    assert "msodbcsql18" in read(project, "README.md").partition("On macOS")[2]
+    assert "On Windows" in read(project, "README.md")
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_an_image_for_a_server_names_no_database_and_keeps_no_volume(shop_on: ProjectOn, database: str) -> None:
+    dockerfile = read(shop_on(database), "Dockerfile")
+    assert "DATABASE__URL" not in dockerfile
+    assert "VOLUME" not in dockerfile
+
+
+# At work
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_the_demo_without_its_server_is_one_clear_line(shop_on: ProjectOn, tmp_path: Path, database: str) -> None:
+    project = Path(shutil.copytree(shop_on(database), tmp_path / "shop"))
+    shutil.copy(project / ".env.example", project / ".env")
+    away = urls(project)[1].set(port=1, password=SECRET).render_as_string(hide_password=False)
+    environment = {"PATH": PATH, "PYTHONPATH": str(project / "src"), "DATABASE__URL": away}
+    done = run(sys.executable, "-c", "from shop.cli import main; main()", "demo", cwd=project, env=environment)
+    *before, error = done.stdout.splitlines()
+    assert SECRET not in done.stdout
+    assert "Traceback" not in done.stdout
+    assert error.startswith("error: ")
+    if "cannot be loaded" in error:  # SQL Server, where unixODBC is not installed
+        assert (done.returncode, before) == (2, [])
+        assert "README.md" in error
+        return
+    assert done.returncode == 1
+    assert len(before) == 1
+    assert "1. migrate" in before[0]
+    assert "127.0.0.1:1/app" in error
+    assert "docker compose up -d --wait" in error
+
+
+def test_a_project_on_postgres_does_what_its_readme_says_and_passes_its_tests(
+    shop_on: ProjectOn, tmp_path: Path, postgres_url: str
+) -> None:
+    """In an environment of its own, where no other driver is; on the server that is here instead of a container."""
+    project = Path(shutil.copytree(shop_on("postgres"), tmp_path / "shop"))
+    environment = {"PATH": PATH, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+    on_a_database = environment | {"DATABASE__URL": postgres_url}
+    shown = commands(project / "README.md", "See it work")
+    assert "docker compose up -d --wait" in shown
+    for command in shown:
+        if not command.startswith("docker "):
+            said = succeed("sh", "-c", command, cwd=project, env=on_a_database)
+    assert "3 orders committed; 3 rows wait in the outbox" in said
+    assert not list(project.glob(".venv/lib/*/site-packages/aiosqlite"))
+
+    pytest_in_parallel = ("run", "--with", "pytest-xdist", "pytest", "-q", "-n", "2")
+    said = succeed(BIN / "uv", *pytest_in_parallel, cwd=project, env=environment | {"TEST_REQUIRE": "postgres"})
+    assert " passed" in said
