@@ -16,12 +16,10 @@ from typing import Any
 import copier
 import pytest
 import yaml
-from checkout import PROJECT, ProjectOn, Render, git, run, succeed, tree
+from checkout import ProjectOn, Render, git, run, succeed, tree
 from examples import DATABASES, ODD
-from readme import commands
+from pages import commands
 from sqlalchemy import URL, make_url
-
-sys.path.insert(0, str(PROJECT / "src"))
 
 from mailroom.testing.databases import HERE
 from mailroom.testing.plugin import fresh_database

@@ -20,6 +20,7 @@ from mailroom.errors import CaptureError, ConfigurationError, DatabaseUnavailabl
 from mailroom.persistence import schema
 from mailroom.persistence.tables import InboxMessage, OutboxMessage
 from mailroom.testing import Harness, migrated
+from mailroom.testing.plugin import fresh_database
 
 Compose = Callable[..., Mailroom]
 
@@ -28,8 +29,8 @@ Compose = Callable[..., Mailroom]
 def urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
     (tmp_path / "second").mkdir()
     with (
-        databases.fresh(request.param, tmp_path) as first,
-        databases.fresh(request.param, tmp_path / "second") as second,
+        fresh_database(request.param, tmp_path) as first,
+        fresh_database(request.param, tmp_path / "second") as second,
     ):
         yield first, second
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import on_sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from support import Broker, Compose, Deposited, until
 
@@ -152,6 +153,7 @@ class TestHealth:
                 "OutboxCleanup": "the task 'outbox cleanup' failed with ValueError"
             }
 
+    @on_sqlite
     async def test_a_database_that_is_gone_makes_it_not_ready_and_leaves_it_live(
         self, compose: Compose, tmp_path: Path
     ) -> None:
