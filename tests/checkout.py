@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,15 @@ ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
 TAG = "v0.1.0"
 TOKENS = re.compile(r"\{\{|\{%|\{#")  # what opens a Jinja block
+
+PATH = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+# For an environment of its own, made as a user's is. The Python is this one, and none is downloaded.
+FRESH = {**PATH, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+SOMEBODY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in {"NAME": "Tester", "EMAIL": "tester@example.com"}.items()
+}
 
 Answers = Mapping[str, str]
 Render = Callable[..., Path]

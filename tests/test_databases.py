@@ -3,7 +3,6 @@
 A server is asked for by `mailroom.testing`: without one a test is skipped, unless TEST_REQUIRE names it.
 """
 
-import os
 import re
 import shutil
 import sys
@@ -16,16 +15,15 @@ from typing import Any
 import copier
 import pytest
 import yaml
-from checkout import ProjectOn, Render, git, run, succeed, tree
+from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, git, run, succeed, tree
 from examples import DATABASES, ODD
 from pages import commands
 from sqlalchemy import URL, make_url
+from walk import BIN
 
 from mailroom.testing.databases import HERE
 from mailroom.testing.plugin import fresh_database
 
-BIN = Path(sys.executable).parent
-PATH = f"{BIN}{os.pathsep}{os.environ['PATH']}"
 SERVERS = DATABASES[1:]
 DRIVERS = {"sqlite": {"aiosqlite"}, "postgres": {"asyncpg"}, "sqlserver": {"aioodbc", "pyodbc"}}
 WORDS = {"sqlite": r"sqlite", "postgres": r"postgres|asyncpg", "sqlserver": r"sql ?server|mssql|odbc"}
@@ -189,7 +187,7 @@ def test_the_demo_without_its_server_is_one_clear_line(shop_on: ProjectOn, tmp_p
     project = Path(shutil.copytree(shop_on(database), tmp_path / "shop"))
     shutil.copy(project / ".env.example", project / ".env")
     away = urls(project)[1].set(port=1, password=SECRET).render_as_string(hide_password=False)
-    environment = {"PATH": PATH, "PYTHONPATH": str(project / "src"), "DATABASE__URL": away}
+    environment = {**PATH, "PYTHONPATH": str(project / "src"), "DATABASE__URL": away}
     done = run(sys.executable, "-c", "from shop.cli import main; main()", "demo", cwd=project, env=environment)
     *before, error = done.stdout.splitlines()
     assert SECRET not in done.stdout
@@ -206,21 +204,27 @@ def test_the_demo_without_its_server_is_one_clear_line(shop_on: ProjectOn, tmp_p
     assert "docker compose up -d --wait" in error
 
 
-def test_a_project_on_postgres_does_what_its_readme_says_and_passes_its_tests(
-    shop_on: ProjectOn, tmp_path: Path, postgres_url: str
-) -> None:
-    """In an environment of its own, where no other driver is; on the server that is here instead of a container."""
-    project = Path(shutil.copytree(shop_on("postgres"), tmp_path / "shop"))
-    environment = {"PATH": PATH, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
-    on_a_database = environment | {"DATABASE__URL": postgres_url}
-    shown = commands(project / "README.md", "See it work")
-    assert "docker compose up -d --wait" in shown
-    for command in shown:
-        if not command.startswith("docker "):
-            said = succeed("sh", "-c", command, cwd=project, env=on_a_database)
-    assert "3 orders committed; 3 rows wait in the outbox" in said
-    assert not list(project.glob(".venv/lib/*/site-packages/aiosqlite"))
+@pytest.fixture(scope="module")
+def on_postgres(shop_on: ProjectOn, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which its tests may work; the environment that uv makes there has no other driver."""
+    return Path(shutil.copytree(shop_on("postgres"), tmp_path_factory.mktemp("on postgres") / "shop"))
 
-    pytest_in_parallel = ("run", "--with", "pytest-xdist", "pytest", "-q", "-n", "2")
-    said = succeed(BIN / "uv", *pytest_in_parallel, cwd=project, env=environment | {"TEST_REQUIRE": "postgres"})
+
+def test_a_project_on_postgres_does_what_its_readme_says(on_postgres: Path, postgres_url: str) -> None:
+    """On the server that is here, instead of the container."""
+    shown = commands(on_postgres / "README.md", "See it work")
+    assert "docker compose up -d --wait" in shown
+    said = [
+        succeed("sh", "-c", command, cwd=on_postgres, env={**FRESH, **SOMEBODY, "DATABASE__URL": postgres_url})
+        for command in shown
+        if not command.startswith("docker ")
+    ]
+    assert any("3 orders committed; 3 rows wait in the outbox" in output for output in said)
+
+
+@pytest.mark.usefixtures("postgres_url")
+def test_a_project_on_postgres_passes_its_own_tests(on_postgres: Path) -> None:
+    command = ("uv", "run", "--with", "pytest-xdist", "pytest", "-q", "-n", "2")
+    said = succeed(*command, cwd=on_postgres, env={**FRESH, "TEST_REQUIRE": "postgres"})
     assert " passed" in said
+    assert not list(on_postgres.glob(".venv/lib/*/site-packages/aiosqlite"))

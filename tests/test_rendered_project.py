@@ -7,19 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkout import PROJECT, TOKENS, ProjectOn, Render, succeed
+from checkout import FRESH, PATH, PROJECT, SOMEBODY, TOKENS, ProjectOn, Render, succeed
 from examples import COMBINATIONS, DATABASES
 from pages import commands
 from walk import BIN, Walk, command_folder
 
-PATH = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-# An environment of its own, made as a user's is. The Python is this one, and none is downloaded.
-FRESH = {**PATH, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
-SOMEBODY = {
-    f"GIT_{role}_{what}": value
-    for role in ("AUTHOR", "COMMITTER")
-    for what, value in {"NAME": "Tester", "EMAIL": "tester@example.com"}.items()
-}
 WITH_PIP, DELETION = "The same with plain pip", "Delete the sample"  # headings of its README
 LINTERS = [
     ("ruff", "check", "--no-cache"),
