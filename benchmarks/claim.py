@@ -17,12 +17,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [
-    str(ROOT / "{{cookiecutter.project_slug}}" / folder) for folder in ("src", "tests/mailroom")
-]
+sys.path[:0] = [str(ROOT / "{{cookiecutter.project_slug}}" / folder) for folder in ("src", "tests/mailroom")]
 
 import databases  # noqa: E402
-from sqlalchemy import text, update  # noqa: E402
+from sqlalchemy import update  # noqa: E402
 
 from mailroom import Settings  # noqa: E402
 from mailroom.events import Kind  # noqa: E402
