@@ -17,9 +17,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "{{cookiecutter.project_slug}}" / folder) for folder in ("src", "tests/mailroom")]
+sys.path.insert(0, str(ROOT / "{{cookiecutter.project_slug}}" / "src"))
 
-import databases  # noqa: E402
 from sqlalchemy import update  # noqa: E402
 
 from mailroom import Settings  # noqa: E402
@@ -27,6 +26,7 @@ from mailroom.events import Kind  # noqa: E402
 from mailroom.outbox.leases import Leases  # noqa: E402
 from mailroom.persistence.database import Database  # noqa: E402
 from mailroom.persistence.tables import MailroomBase, OutboxMessage  # noqa: E402
+from mailroom.testing import databases  # noqa: E402
 
 BATCH = 50
 PENDING = 1_000

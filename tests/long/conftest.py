@@ -1,4 +1,4 @@
-"""The framework's long tests: real processes on one SQLite file, killed and crowded. Run from the template's root.
+"""The framework's long tests: real processes on one database, killed and crowded. Run from the template's root.
 
 `--kills N` kills that often in the crash test, `--seed N` repeats a run whose seed was printed. Both can be given
 as MAILROOM_KILLS and MAILROOM_SEED, where pytest does not know these options yet.
@@ -7,7 +7,9 @@ as MAILROOM_KILLS and MAILROOM_SEED, where pytest does not know these options ye
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,13 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "{{cookiecutter.project_slug}}" / "src")]
 
+import databases  # noqa: E402
 from crew import Crew, Hire  # noqa: E402
 from evidence import Evidence  # noqa: E402
 
+from mailroom.testing.plugin import fresh_database  # noqa: E402
+
+TRIED = [kind for kind in databases.KINDS if kind != "sqlserver"]  # whose evidence speaks other SQL
 KILLS = 104
 """Unless more are asked for: each named point three times or more in each posture, and some random moments."""
 
@@ -60,7 +66,20 @@ def hire(crew: Crew) -> Iterator[Hire]:
     crew.rest()
 
 
+@pytest.fixture(params=TRIED)
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Evidence]]:
+    """`new_database()`: one with all tables, seen from outside the framework; of each kind in turn."""
+    with ExitStack() as stack:
+        numbers = count()
+
+        def new_database() -> Evidence:
+            folder = tmp_path / str(next(numbers))
+            folder.mkdir()
+            return Evidence.of_new_database(stack.enter_context(fresh_database(request.param, folder)), folder)
+
+        yield new_database
+
+
 @pytest.fixture
-def evidence(tmp_path: Path) -> Evidence:
-    """A database with all tables in a file of its own, seen from outside the framework."""
-    return Evidence.of_new_database(tmp_path / "orders.db")
+def evidence(new_database: Callable[[], Evidence]) -> Evidence:
+    return new_database()

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evidence import Evidence
+
 
 class Worker:
     """One process that runs one job at a time; see worker.py."""
@@ -24,10 +26,12 @@ class Worker:
         )
         self._pid: int | None = None
 
-    def start(self, do: str, file: Path, **how: Any) -> None:
+    def start(self, do: str, evidence: Evidence, **how: Any) -> None:
         """Starts the function of jobs.py with this name, and returns once its process is there."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, "file": str(file), **how}) + "\n")
+        self._process.stdin.write(
+            json.dumps({"do": do, "url": evidence.url, "folder": str(evidence.folder), **how}) + "\n"
+        )
         self._process.stdin.flush()
         self._pid = self.read()["pid"]
 
@@ -57,9 +61,9 @@ class Worker:
             reports.append(facts)
         return facts["exit"], reports
 
-    def run(self, do: str, file: Path, **how: Any) -> list[dict[str, Any]]:
+    def run(self, do: str, evidence: Evidence, **how: Any) -> list[dict[str, Any]]:
         """Runs a job that must succeed. Returns what it reported."""
-        self.start(do, file, **how)
+        self.start(do, evidence, **how)
         status, reports = self.wait()
         assert status == 0, f"{do} ended with {status}; see its standard error"
         return reports

@@ -1,39 +1,53 @@
 """What is in the database, read past the framework; and time travel, for when nobody is alive to be confused."""
 
-import sqlite3
+import asyncio
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from orders import Base
-from sqlalchemy import create_engine
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from mailroom.persistence.tables import PENDING, MailroomBase
 
-TIME = "strftime('%Y-%m-%d %H:%M:%f000', 'now', ?)"
+TIME = {
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now', '{seconds} seconds')",
+    "postgresql": "statement_timestamp() + interval '{seconds} seconds'",
+}
+SECONDS_PER_DAY = 86_400
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One database file."""
+    """One database, and a folder for the processes that work on it."""
 
-    file: Path
+    url: str
+    folder: Path
 
     @classmethod
-    def of_new_database(cls, file: Path) -> "Evidence":
-        engine = create_engine(f"sqlite:///{file}")
-        for metadata in (MailroomBase.metadata, Base.metadata):
-            metadata.create_all(engine)
-        engine.dispose()
-        return cls(file)
+    def of_new_database(cls, url: str, folder: Path) -> "Evidence":
+        async def create_tables(engine: AsyncEngine) -> None:
+            async with engine.begin() as connection:
+                for metadata in (MailroomBase.metadata, Base.metadata):
+                    await connection.run_sync(metadata.create_all)
 
-    def ask(self, statement: str, *parameters: Any) -> list[Any]:
-        """Rows, or the values themselves where a row has only one."""
-        with closing(sqlite3.connect(self.file, timeout=20)) as connection, connection:
-            rows = connection.execute(statement, parameters).fetchall()
+        evidence = cls(url, folder)
+        asyncio.run(evidence._with_engine(create_tables))
+        return evidence
+
+    def ask(self, statement: str) -> list[Any]:
+        """Rows, or the values themselves where a row has only one. Ids are written as SQLite does."""
+
+        async def execute(engine: AsyncEngine) -> list[Any]:
+            async with engine.begin() as connection:
+                result = await connection.execute(text(statement))
+                return [tuple(map(_plain, row)) for row in result] if result.returns_rows else []
+
+        rows = asyncio.run(self._with_engine(execute))
         return [row[0] if len(row) == 1 else row for row in rows]
 
     def count(self, table: str, where: str = "true") -> int:
@@ -60,19 +74,17 @@ class Evidence:
 
     def let_time_pass(self) -> None:
         """Leases have run out, backoffs are over, and what was processed is old enough to be purged."""
-        self.ask(f"UPDATE outbox_messages SET locked_until = {TIME} WHERE lock_token IS NOT NULL", "-1 seconds")
-        self.ask(f"UPDATE outbox_messages SET available_on = {TIME} WHERE {PENDING}", "-1 seconds")
-        self.ask(f"UPDATE outbox_messages SET processed_on = {TIME} WHERE processed_on IS NOT NULL", "-30 days")
+        just, long_ago = self._time(-1), self._time(-30 * SECONDS_PER_DAY)
+        self.ask(f"UPDATE outbox_messages SET locked_until = {just} WHERE lock_token IS NOT NULL")
+        self.ask(f"UPDATE outbox_messages SET available_on = {just} WHERE {PENDING}")
+        self.ask(f"UPDATE outbox_messages SET processed_on = {long_ago} WHERE processed_on IS NOT NULL")
         unfinished = f"SELECT message_id FROM outbox_messages WHERE {PENDING}"
-        self.ask(f"UPDATE inbox_messages SET processed_on = {TIME} WHERE message_id NOT IN ({unfinished})", "-30 days")
+        self.ask(f"UPDATE inbox_messages SET processed_on = {long_ago} WHERE message_id NOT IN ({unfinished})")
 
     def a_relay_died_holding_everything(self) -> None:
         """All that is pending was claimed, by a relay that is gone and whose leases have run out."""
-        self.ask(
-            f"UPDATE outbox_messages SET lock_token = ?, locked_until = {TIME} WHERE {PENDING}",
-            uuid4().hex,
-            "-1 seconds",
-        )
+        token = f"lock_token = '{uuid4().hex}', locked_until = {self._time(-1)}"
+        self.ask(f"UPDATE outbox_messages SET {token} WHERE {PENDING}")
 
     def nothing_is_left(self) -> None:
         """Fails if a row is pending, held or dead-lettered."""
@@ -81,3 +93,18 @@ class Evidence:
             "WHERE processed_on IS NULL OR dead_lettered_on IS NOT NULL OR lock_token IS NOT NULL"
         )
         assert not left, f"{len(left)} rows are left, for example {left[:3]}"
+
+    def _time(self, seconds: int) -> str:
+        """The database's clock, moved by so much."""
+        return TIME[make_url(self.url).get_backend_name()].format(seconds=seconds)
+
+    async def _with_engine(self, work: Any) -> Any:
+        engine = create_async_engine(self.url, poolclass=NullPool)
+        try:
+            return await work(engine)
+        finally:
+            await engine.dispose()
+
+
+def _plain(value: Any) -> Any:
+    return value.hex if isinstance(value, UUID) else value

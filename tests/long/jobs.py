@@ -1,4 +1,4 @@
-"""What the processes of the long tests do. Each job is given `file` and what its test adds, and runs to its end."""
+"""What the processes of the long tests do. Each job is given `url` and what its test adds, and runs to its end."""
 
 import asyncio
 import os
@@ -12,6 +12,7 @@ from typing import Any
 
 import deaths
 from orders import Order, OrderPlaced, Reservation, Shelf, compose, reserving
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from worker import report
 
@@ -51,7 +52,7 @@ async def everything_is_handled(mailroom: Mailroom) -> None:
 async def live_until_killed(job: Job) -> None:
     """Commits orders, takes some back, relays and purges, all at once, and dies at `point` or after `seconds`."""
     cleanup.BATCH_SIZE = 5
-    mailroom = compose(job["file"], reserving(), inbox=job["inbox"], sections=job.get("sections"))
+    mailroom = compose(job["url"], reserving(), inbox=job["inbox"], sections=job.get("sections"))
     if "point" in job:
         deaths.arm(mailroom, job["point"], job["nth"])
     else:
@@ -86,14 +87,14 @@ async def _clean_up_again_and_again(mailroom: Mailroom) -> None:
 
 async def place(job: Job) -> None:
     """Commits orders of these articles in one transaction, and relays nothing."""
-    mailroom = compose(job["file"], inbox=True)
+    mailroom = compose(job["url"], inbox=True)
     async with mailroom.transaction() as session:
         session.add_all(Order.place(sku) for sku in job["skus"])
     await mailroom.close()
 
 
 async def relay_what_is_left(job: Job) -> None:
-    mailroom = compose(job["file"], reserving(), inbox=job["inbox"], sections=job.get("sections"))
+    mailroom = compose(job["url"], reserving(), inbox=job["inbox"], sections=job.get("sections"))
     async with running(mailroom):
         await everything_is_handled(mailroom)
 
@@ -108,7 +109,7 @@ async def relay_poison(job: Job) -> None:
             deaths.die()
         context.session.add(Reservation(order_id=event.order_id, pid=os.getpid()))
 
-    mailroom = compose(job["file"], handlers, inbox=True, sections={"outbox": {"max_attempts": job["max_attempts"]}})
+    mailroom = compose(job["url"], handlers, inbox=True, sections={"outbox": {"max_attempts": job["max_attempts"]}})
     async with running(mailroom):
         await everything_is_handled(mailroom)
 
@@ -118,7 +119,8 @@ async def relay_poison(job: Job) -> None:
 
 async def sell(job: Job) -> None:
     """Commits so many orders one after another; each reads how many were sold before it, and counts itself."""
-    mailroom = compose(job["file"], inbox=True)
+    mailroom = compose(job["url"], inbox=True)
+    await _set_up_shelves(mailroom, ["tea"])
     report(ready=True)
     for _ in range(job["count"]):
         async with mailroom.transaction() as session:
@@ -126,9 +128,15 @@ async def sell(job: Job) -> None:
     await mailroom.close()
 
 
+async def _set_up_shelves(mailroom: Mailroom, skus: Sequence[str]) -> None:
+    """Whoever comes first sets them up; nobody minds that others do so at the same time."""
+    statement = text("INSERT INTO shelves (sku, sold) VALUES (:sku, 0) ON CONFLICT DO NOTHING")
+    async with mailroom.database.connection() as connection:
+        await connection.execute(statement, [{"sku": sku} for sku in sorted(skus)])
+
+
 async def _sell_one(session: AsyncSession, sku: str, **how: Any) -> None:
-    shelf = await session.get(Shelf, sku) or Shelf(sku=sku, sold=0)
-    session.add(shelf)
+    shelf = await session.get_one(Shelf, sku, with_for_update=True)
     shelf.sold += 1
     session.add(Order.place(sku, shelf.sold, **how))
 
@@ -136,7 +144,7 @@ async def _sell_one(session: AsyncSession, sku: str, **how: Any) -> None:
 async def relay(job: Job) -> None:
     """Relays until `count` orders are handled and nothing is left."""
     mailroom = compose(
-        job["file"], reserving(), inbox=job["inbox"], sections={"outbox": {"batch_size": job["batch_size"]}}
+        job["url"], reserving(), inbox=job["inbox"], sections={"outbox": {"batch_size": job["batch_size"]}}
     )
     async with running(mailroom):
         report(ready=True)
@@ -146,7 +154,8 @@ async def relay(job: Job) -> None:
 
 async def sell_by_key(job: Job) -> None:
     """Commits so many orders of each article, in a random order, each with its article as ordering key."""
-    mailroom = compose(job["file"], inbox=True)
+    mailroom = compose(job["url"], inbox=True)
+    await _set_up_shelves(mailroom, job["skus"])
     report(ready=True)
     turns = [sku for sku in job["skus"] for _ in range(job["count"])]
     random.Random(job["seed"]).shuffle(turns)
@@ -162,7 +171,7 @@ async def relay_by_key(job: Job) -> None:
     log.watch(Leases)
     broker = FailingBroker(log, random.Random(job["seed"]))
     mailroom = compose(
-        job["file"],
+        job["url"],
         inbox=True,
         sections={"message_bus": {"provider": "stand_in"}, "outbox": {"batch_size": 5}},
         transports={"stand_in": broker},
@@ -242,7 +251,7 @@ async def run_service(job: Job) -> None:
         context.session.add(Reservation(order_id=event.order_id, pid=os.getpid()))
 
     mailroom = compose(
-        job["file"],
+        job["url"],
         handlers,
         inbox=job["inbox"],
         sections={"shutdown_timeout_seconds": job["shutdown_timeout_seconds"]},

@@ -6,7 +6,6 @@ prevent one.
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -90,12 +89,12 @@ def reserving(*, pause_seconds: float = 0.0) -> Handlers:
 
 
 def compose(
-    file: str | Path, *handlers: Handlers, inbox: bool, sections: dict[str, Any] | None = None, **more: Any
+    url: str, *handlers: Handlers, inbox: bool, sections: dict[str, Any] | None = None, **more: Any
 ) -> Mailroom:
-    """A mailroom on this file, with the outbox on and everything quick. `sections` go to the settings."""
+    """A mailroom on this database, with the outbox on and everything quick. `sections` go to the settings."""
     given = sections or {}
     settings = Settings(
-        database={"url": f"sqlite+aiosqlite:///{file}"},
+        database={"url": url},
         message_bus={"enable_outbox": True, "enable_inbox": inbox, **given.get("message_bus", {})},
         outbox={
             "polling_interval_seconds": 0.05,

@@ -1,4 +1,4 @@
-"""Fault F8 and contract R1, R6: many processes on one SQLite file, none of which fails, none of which repeats."""
+"""Fault F8 and contract R1, R6: many processes on one database, none of which fails, none of which repeats."""
 
 import signal
 import time
@@ -15,9 +15,9 @@ EVENTS = 600
 def test_four_processes_read_then_write_beside_a_relay_and_none_fails(hire: Hire, evidence: Evidence) -> None:
     *producers, relay = hire(PRODUCERS + 1)
     total = PRODUCERS * COMMITS
-    relay.start("relay", evidence.file, inbox=True, batch_size=50, count=total)
+    relay.start("relay", evidence, inbox=True, batch_size=50, count=total)
     for producer in producers:
-        producer.start("sell", evidence.file, count=COMMITS)
+        producer.start("sell", evidence, count=COMMITS)
     assert [producer.wait()[0] for producer in producers] == [0] * PRODUCERS
     assert relay.wait()[0] == 0
 
@@ -33,10 +33,10 @@ def test_three_relays_share_one_outbox_and_no_row_is_handled_twice(hire: Hire, e
     """The inbox is off: it would hide what this test looks for."""
     producer, *relays = hire(4)
     for relay in relays:
-        relay.start("relay", evidence.file, inbox=False, batch_size=10, count=EVENTS)
+        relay.start("relay", evidence, inbox=False, batch_size=10, count=EVENTS)
     for relay in relays:
         relay.read_until("ready")
-    producer.run("place", evidence.file, skus=["tea"] * EVENTS)
+    producer.run("place", evidence, skus=["tea"] * EVENTS)
     assert [relay.wait()[0] for relay in relays] == [0, 0, 0]
 
     assert len(evidence.orders) == EVENTS
@@ -59,12 +59,12 @@ def test_a_service_that_is_told_to_stop_under_load_holds_nothing_and_charges_not
     service, producer = hire(2)
     service.start(
         "run_service",
-        evidence.file,
+        evidence,
         inbox=False,
         pause_seconds=pause_seconds,
         shutdown_timeout_seconds=shutdown_timeout_seconds,
     )
-    producer.start("sell", evidence.file, count=300)
+    producer.start("sell", evidence, count=300)
     for _ in range(8):
         service.read_until("began")
     service.signal(signal.SIGTERM)
@@ -80,5 +80,5 @@ def test_a_service_that_is_told_to_stop_under_load_holds_nothing_and_charges_not
     assert evidence.count("outbox_messages", "lock_token IS NOT NULL OR locked_until IS NOT NULL") == 0
     assert evidence.count("outbox_messages", "last_error IS NOT NULL") == 0
     assert evidence.count("outbox_messages", "processed_on IS NOT NULL") == len(evidence.reservations)
-    service.run("relay_what_is_left", evidence.file, inbox=False)
+    service.run("relay_what_is_left", evidence, inbox=False)
     assert evidence.reservations == dict.fromkeys(evidence.orders, 1)

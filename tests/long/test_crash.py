@@ -6,8 +6,8 @@ the database says in the end is compared with the orders in it: an order is ther
 
 import random
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from crew import Hire, Worker
@@ -30,7 +30,7 @@ class Crash:
 
     def at(self, point: str, nth: int) -> None:
         if point == TAKE_OVER:
-            self.worker.run("place", self.evidence.file, skus=["tea"] * nth)
+            self.worker.run("place", self.evidence, skus=["tea"] * nth)
             self.evidence.a_relay_died_holding_everything()
         self._kill(signal.SIGKILL, f"{point}, time {nth}", point=point, nth=nth)
 
@@ -39,7 +39,7 @@ class Crash:
         self._kill(signal.SIGALRM, f"{seconds:.3f} s", seconds=seconds)
 
     def _kill(self, number: signal.Signals, when: str, **how: object) -> None:
-        self.worker.start("live_until_killed", self.evidence.file, inbox=self.inbox, **how)
+        self.worker.start("live_until_killed", self.evidence, inbox=self.inbox, **how)
         status, reports = self.worker.wait()
         assert status == -number, f"{when}: the process was not killed there, but ended with {status}"
         self.kills += 1
@@ -50,18 +50,17 @@ class Crash:
         self.evidence.let_time_pass()
 
     def survive(self) -> None:
-        self.worker.run("relay_what_is_left", self.evidence.file, inbox=self.inbox)
+        self.worker.run("relay_what_is_left", self.evidence, inbox=self.inbox)
 
 
 @pytest.mark.parametrize("inbox", [True, False], ids=["inbox on", "inbox off"])
 def test_every_committed_order_is_handled_and_nothing_else(
-    inbox: bool, hire: Hire, tmp_path: Path, kills: int, seed: int
+    inbox: bool, hire: Hire, new_database: Callable[[], Evidence], kills: int, seed: int
 ) -> None:
     chance = random.Random(seed)
     crashes = []
-    for number, worker in enumerate(hire(DATABASES)):
-        evidence = Evidence.of_new_database(tmp_path / f"orders{number}.db")
-        crashes.append(Crash(worker, evidence, inbox, random.Random(chance.random())))
+    for worker in hire(DATABASES):
+        crashes.append(Crash(worker, new_database(), inbox, random.Random(chance.random())))
     wanted = kills // POSTURES
 
     def crash(number: int) -> None:
@@ -101,11 +100,11 @@ def test_a_relay_takes_over_what_a_killed_one_held_once_the_lease_has_run_out(hi
     """Without the time travel of the other tests: the lease is a second, and it runs out by the database's clock."""
     (worker,) = hire(1)
     short = {"outbox": {"lease_seconds": 1}, "handler_timeout_seconds": 0.9}
-    worker.run("place", evidence.file, skus=["tea"] * 20)
-    worker.start("live_until_killed", evidence.file, inbox=True, point="after the claim", nth=1, sections=short)
+    worker.run("place", evidence, skus=["tea"] * 20)
+    worker.start("live_until_killed", evidence, inbox=True, point="after the claim", nth=1, sections=short)
     assert worker.wait()[0] == -signal.SIGKILL
     assert evidence.count("outbox_messages", "lock_token IS NOT NULL")
-    worker.run("relay_what_is_left", evidence.file, inbox=True, sections=short)
+    worker.run("relay_what_is_left", evidence, inbox=True, sections=short)
     evidence.nothing_is_left()
     assert evidence.reservations == evidence.receipts == dict.fromkeys(evidence.orders, 1)
 
@@ -114,10 +113,10 @@ def test_a_handler_that_always_kills_its_process_is_given_up_and_its_neighbours_
     hire: Hire, evidence: Evidence
 ) -> None:
     (worker,) = hire(1)
-    worker.run("place", evidence.file, skus=["tea"] * 5 + ["poison"] + ["tea"] * 5)
+    worker.run("place", evidence, skus=["tea"] * 5 + ["poison"] + ["tea"] * 5)
     ends: list[int] = []
     while 0 not in ends and len(ends) < 10:
-        worker.start("relay_poison", evidence.file, max_attempts=3)
+        worker.start("relay_poison", evidence, max_attempts=3)
         status, _ = worker.wait()
         ends.append(status)
         evidence.let_time_pass()

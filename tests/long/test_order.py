@@ -36,11 +36,11 @@ def test_two_relays_publish_each_key_in_commit_order_and_never_hold_it_together(
     first, second, *producers = hire(2 + PRODUCERS)
     total = len(SKUS) * PER_PRODUCER * PRODUCERS
     for number, relay in enumerate((first, second)):
-        relay.start("relay_by_key", evidence.file, log=str(log), count=total, seed=seed + number)
+        relay.start("relay_by_key", evidence, log=str(log), count=total, seed=seed + number)
     for relay in (first, second):
         relay.read_until("ready")
     for number, producer in enumerate(producers):
-        producer.start("sell_by_key", evidence.file, skus=SKUS, count=PER_PRODUCER, seed=seed + number)
+        producer.start("sell_by_key", evidence, skus=SKUS, count=PER_PRODUCER, seed=seed + number)
     assert [worker.wait()[0] for worker in (*producers, first, second)] == [0] * (2 + PRODUCERS)
     evidence.nothing_is_left()
 

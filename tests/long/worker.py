@@ -28,7 +28,7 @@ def _run(job: dict[str, Any]) -> NoReturn:
         import jobs
 
         report(pid=os.getpid())
-        os.chdir(Path(job["file"]).parent)
+        os.chdir(job["folder"])
         asyncio.run(asyncio.wait_for(getattr(jobs, job["do"])(job), LONGEST_JOB_SECONDS))
         status = 0
     except BaseException:
