@@ -5,7 +5,9 @@ A host decides what becomes of the records; `configure_logging` is for programs 
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import structlog
 from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter
@@ -16,9 +18,19 @@ from mailroom.settings import LoggingSettings
 _QUIET = ("alembic", "aiosqlite")
 """alembic tells what it looked at, not what it did; aiosqlite would log every parameter, and so the payloads."""
 
+_TAKEN = (vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}) - {"exc_info", "stack_info"}
+"""What a record calls its own; the two left out are what `logging` is told."""
+
+
+def _rename_taken(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A record has attributes of its own, and `logging` raises for a fact named like one, such as `name`."""
+    return {f"{name}_" if name in _TAKEN else name: value for name, value in facts.items()}
+
+
 _INTO_A_RECORD: list[structlog.typing.Processor] = [
     structlog.stdlib.filter_by_level,
     structlog.contextvars.merge_contextvars,
+    _rename_taken,
     structlog.stdlib.render_to_log_kwargs,
 ]
 

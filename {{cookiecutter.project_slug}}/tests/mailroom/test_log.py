@@ -12,6 +12,8 @@ from support import Compose, Deposited, rows
 
 from mailroom import Context, Handlers
 from mailroom.log import configure_logging, get_logger
+from mailroom.messaging.consumer import Outcome
+from mailroom.serialization import encode
 from mailroom.settings import LoggingSettings
 
 SECRET = "a-private-account"
@@ -49,6 +51,25 @@ def test_logs_are_one_event_per_line_with_their_facts(
         }
     else:
         assert all(fact in line for fact in ("message handled", "info", "m-1"))
+
+
+async def test_a_fact_that_is_named_like_one_of_the_records_own_fails_nothing(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def bind(event: Deposited, context: Context[Any]) -> None:
+        structlog.contextvars.bind_contextvars(name="anna", module="orders")
+
+    mailroom = await compose(handlers, inbox_on=True)
+    message = encode(Deposited(amount=1))
+    with structlog.contextvars.bound_contextvars(name=None, module=None):
+        outcomes = [await mailroom.consumer.consume(message, 1) for _ in range(2)]
+    assert outcomes == [Outcome.HANDLED, Outcome.DUPLICATE]
+    (record,) = [record for record in caplog.records if record.getMessage() == "message duplicate"]
+    assert (record.name, record.name_, record.module_) == ("mailroom.messaging.consumer", "anna", "orders")
 
 
 async def test_whatever_a_handler_logs_says_which_message_it_is_about(
