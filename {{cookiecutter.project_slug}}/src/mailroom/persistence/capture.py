@@ -157,7 +157,7 @@ def _remember_start(session: Session, transaction: SessionTransaction) -> None:
 @event.listens_for(Session, "after_begin")
 def _remember_connection(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
     if _SINK in session.info and not transaction.nested:
-        _sessions[connection] = ref(session)
+        _sessions.setdefault(connection, ref(session))  # a session that joins it later commits nothing
 
 
 @event.listens_for(Session, "before_commit")
@@ -240,10 +240,12 @@ def _end(session: Session, transaction: SessionTransaction) -> None:
     ledger.starts.clear()
     ledger.released.clear()
     if was_committed and sealed:
-        for observer in session.info[_OBSERVERS]:
-            observer(events)
         sink: Sink = session.info[_SINK]
-        sink.deliver(sealed)
+        try:
+            for observer in session.info[_OBSERVERS]:
+                observer(events)
+        finally:
+            sink.deliver(sealed)
 
 
 def _forget(ledger: _Ledger, start: int) -> None:
