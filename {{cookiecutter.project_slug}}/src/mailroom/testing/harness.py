@@ -40,12 +40,11 @@ class Harness:
         self.mailroom = mailroom
         self.clock = Clock()
         self._raised: list[Event] = []
-        self._events_now = events.now
 
     def __enter__(self) -> Self:
-        self.mailroom.observe(self._raised.extend)
+        self._stop_observing = self.mailroom.observe(self._raised.extend)
         self.mailroom.database.go_by(self.clock)
-        events.now = self.clock
+        self._events_now, events.now = events.now, self.clock
         return self
 
     def __exit__(
@@ -53,6 +52,7 @@ class Harness:
     ) -> None:
         events.now = self._events_now
         self.mailroom.database.go_by(None)
+        self._stop_observing()
 
     def raised(self, event: type[E]) -> list[E]:
         """The events of this type that were committed so far, in order; `raised(Event)` for all of them."""
