@@ -230,6 +230,21 @@ class TestDb:
         assert empty.json("db", "current") == {"current": ["0001"], "heads": ["0001"]}
         assert "no migration" in empty("db", "downgrade", "base").stdout
         assert "at 0001" in empty("db", "upgrade").stdout
+        assert "no migration" in empty("db", "downgrade", "-1").stdout
+
+    @pytest.mark.parametrize("command", [["check"], ["revision", "-m", "more"]], ids=" ".join)
+    def test_what_compares_says_that_the_database_has_to_be_migrated_first(
+        self, empty: Bank, command: list[str]
+    ) -> None:
+        result = empty("db", *command)
+        assert result.exit_code == 1
+        assert "the database is not migrated" in result.stderr
+        assert "Run: bank db upgrade" in result.stderr
+
+    def test_a_migration_without_a_name_is_refused(self, bank: Bank, tmp_path: Path) -> None:
+        result = bank("db", "revision", "-m", " ")
+        assert (result.exit_code, "say what it does" in result.stderr) == (2, True)
+        assert [path.name for path in (tmp_path / "versions").glob("*.py")] == ["0001_initial.py"]
 
     def test_check_tells_by_its_exit_code_whether_models_and_database_agree(self, empty: Bank) -> None:
         empty("db", "upgrade")

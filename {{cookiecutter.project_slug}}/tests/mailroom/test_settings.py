@@ -445,6 +445,7 @@ class TestDatabaseUrl:
             ("sqlite+pysqlite:///x.db", "write sqlite+aiosqlite"),
             ("postgresql+psycopg2://u:hunter2@h/x", "names the database postgresql, and this project has: sqlite"),
             ("sqlite://hunter2.db", "has two slashes where SQLite wants three"),
+            ("sqlite://bob:hunter2@/x.db", "names a user, a password or a port, and SQLite has none"),
             ("hunter2", "is not a database URL; one looks like sqlite+aiosqlite:///"),
             ("sqlite://h:hunter2/x", "is not a database URL"),
             ("", "is not a database URL"),

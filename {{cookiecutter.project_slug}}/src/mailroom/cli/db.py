@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from mailroom.cli.options import Json, examples
-from mailroom.cli.output import as_json, say
+from mailroom.cli.output import as_json, refuse, say
+from mailroom.errors import SchemaError
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
 from mailroom.settings import Settings
@@ -30,6 +32,17 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
 
         return asyncio.run(run())
 
+    async def ensure_newest(engine: AsyncEngine) -> None:
+        """Raises SchemaError, with the command to run: what is new is told from the newest migration on."""
+        needed = schema.needed()
+        at = set(await schema.current(engine))
+        if at != needed.heads and at <= needed.known:
+            where = f"at migration {', '.join(sorted(at))}" if at else "not migrated"
+            raise SchemaError(
+                f"the database is {where}, and models are compared with it at the newest migration, "
+                f"{', '.join(sorted(needed.heads))}. Run: {name} db upgrade"
+            )
+
     def show_current() -> None:
         at = with_engine(schema.current)
         say(f"at {', '.join(at)}" if at else "empty: no migration was applied")
@@ -40,7 +53,10 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         with_engine(lambda engine: schema.upgrade(engine, revision))
         show_current()
 
-    @app.command(epilog=examples(name, "db downgrade -- -1", "db downgrade base"))
+    @app.command(
+        epilog=examples(name, "db downgrade -1", "db downgrade base"),
+        context_settings={"ignore_unknown_options": True},  # -1 is a revision
+    )
     def downgrade(revision: Annotated[str, typer.Argument(help="Where to go: a revision, -1, or base.")]) -> None:
         """Take migrations back. This drops what they created, with everything in it."""
         with_engine(lambda engine: schema.downgrade(engine, revision))
@@ -52,13 +68,26 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         empty: Annotated[bool, typer.Option("--empty", help="Do not compare; write an empty migration.")] = False,
     ) -> None:
         """Write the next migration, from the difference between the models and the database."""
-        written = with_engine(lambda engine: schema.revision(engine, message, autogenerate=not empty))
+        if not message.strip():
+            refuse('the message is empty, and it names the migration; say what it does, as in -m "add parcels"')
+
+        async def write(engine: AsyncEngine) -> Path:
+            if not empty:
+                await ensure_newest(engine)
+            return await schema.revision(engine, message, autogenerate=not empty)
+
+        written = with_engine(write)
         say(f"wrote {written}; read it before you apply it with: {name} db upgrade")
 
     @app.command(epilog=examples(name, "db check", "db check --json"))
     def check(json: Json = False) -> None:
         """Exit with 0 if models and database agree, and with 1 and the differences if they do not."""
-        differences = with_engine(schema.check)
+
+        async def compare(engine: AsyncEngine) -> list[str]:
+            await ensure_newest(engine)
+            return await schema.check(engine)
+
+        differences = with_engine(compare)
         if json:
             as_json({"differences": differences})
         elif differences:
