@@ -1,13 +1,15 @@
 """Composes mailrooms on a database of their own, and projects whose migrations are mailroom's."""
 
+import logging
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import pytest_asyncio
+import structlog
 import support
 from support import Compose
 
@@ -23,6 +25,19 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 @pytest.fixture
 def database_url(tmp_path: Path) -> str:
     return f"sqlite+aiosqlite:///{tmp_path / 'bank.db'}"
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """For tests in which the logging of the process is configured."""
+    changed = [logging.getLogger(name) for name in (None, "alembic", "aiosqlite")]
+    levels = [logger.level for logger in changed]
+    handlers = logging.getLogger().handlers
+    yield
+    logging.getLogger().handlers = handlers
+    for logger, level in zip(changed, levels, strict=True):
+        logger.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from mailroom.outbox import administration
 from mailroom.outbox.leases import Leases
 from mailroom.persistence.tables import OutboxMessage
 
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 Run = Callable[..., Result]
 
@@ -363,6 +365,17 @@ class TestOutbox:
         bank.do(deposit(-1))
         assert bank.json("outbox", "drain") == {"handed_out": 1, "pending": 1, "dead_lettered": 0}
         assert bank("outbox", "drain").exit_code == 1
+
+    def test_drain_logs_each_failure_with_its_facts_beside_what_it_answers(self, bank: Bank) -> None:
+        bank.sections |= {"logging": {"format": "json"}, "outbox": {"max_attempts": 1}}
+        bank.do(deposit(-1))
+        result = bank("outbox", "drain")
+        assert result.stdout.strip() == "1 row handed out; 0 pending, 1 dead-lettered"
+        (line,) = result.stderr.splitlines()
+        told = json.loads(line)
+        assert (told["event"], told["event_type"], told["attempt"]) == ("message dead-lettered", "bank.deposited", 1)
+        assert told["message_id"] == bank.json("outbox", "show", "1")["message_id"]
+        assert told["reason"] == "ValueError: a deposit below zero"
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -19,16 +18,7 @@ from mailroom.settings import LoggingSettings
 SECRET = "a-private-account"
 
 
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    changed = [logging.getLogger(name) for name in (None, "alembic", "aiosqlite")]
-    levels = [logger.level for logger in changed]
-    handlers = logging.getLogger().handlers
-    yield
-    logging.getLogger().handlers = handlers
-    for logger, level in zip(changed, levels, strict=True):
-        logger.setLevel(level)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 @pytest.mark.parametrize("shape", ["json", "console"])

@@ -11,7 +11,7 @@ from rich.console import Console
 from mailroom.cli import outbox_changes
 from mailroom.cli.composed import Composed
 from mailroom.cli.options import EventType, InState, Json, OlderThan, OrderingKey, examples
-from mailroom.cli.output import as_json, say, table
+from mailroom.cli.output import as_json, rows, say, table
 from mailroom.errors import MailroomError
 from mailroom.host import Mailroom
 from mailroom.outbox.inspection import Details, Stats
@@ -37,7 +37,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         epilog=examples(
             name,
             "outbox list --state dead-lettered",
-            "outbox list --event-type shop.order-placed --older-than 2h",
+            f"outbox list --event-type {name}.order-placed --older-than 2h",
             "outbox list --limit 100 --before 4711",
         ),
     )
@@ -107,15 +107,15 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         """Send what is due until nothing is, also while the outbox is off. What fails waits for its next try."""
 
         async def work(service: Mailroom) -> tuple[int, Stats]:
-            with Console().status("sending") as status:
-                sent = await service.drain(lambda count: status.update(f"{count} rows handed out"))
+            with Console(stderr=True).status("sending") as status:
+                sent = await service.drain(lambda count: status.update(f"{rows(count)} handed out"))
             return sent, await service.outbox.stats()
 
         sent, left = with_mailroom(work)
         if json:
             as_json({"handed_out": sent, "pending": left.pending, "dead_lettered": left.dead_lettered})
         else:
-            say(f"{sent} rows handed out; {left.pending} pending, {left.dead_lettered} dead-lettered")
+            say(f"{rows(sent)} handed out; {left.pending} pending, {left.dead_lettered} dead-lettered")
         if left.pending:
             raise typer.Exit(1)
 
