@@ -183,7 +183,9 @@ def _check_sqlite(url: URL) -> None:
         )
     if url.username is not None or url.password is not None or url.port is not None:
         raise PydanticCustomError(
-            "database_url", "names a user, a password or a port, and SQLite has none: {example}", {"example": EXAMPLE_URL}
+            "database_url",
+            "names a user, a password or a port, and SQLite has none: {example}",
+            {"example": EXAMPLE_URL},
         )
     database = url.database or ""
     in_memory = database in ("", ":memory:") or database.startswith("file::memory:") or "mode=memory" in database
