@@ -202,9 +202,13 @@ class Mailroom:
             observer([event])
         await self._dispatcher.dispatch(message)
 
-    def observe(self, observer: capture.Observer) -> None:
-        """Lets `observer` know which events each commit has kept: for tests, and for what only looks on."""
+    def observe(self, observer: capture.Observer) -> Callable[[], None]:
+        """Lets `observer` know which events each commit has kept: for tests, and for what only looks on.
+
+        Returns a function to call when it need not know any more.
+        """
         self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Mailroom"]:
@@ -212,7 +216,6 @@ class Mailroom:
 
         Raises SchemaError, with the command to run, if the database is not migrated.
         """
-        await self.ensure_migrated()
         async with self._started():
             logger.info(
                 "running",
@@ -226,17 +229,35 @@ class Mailroom:
         logger.info("stopped")
 
     async def run(self) -> None:
-        """Runs until SIGTERM or SIGINT, then stops within `shutdown_timeout_seconds` (contract R6, A3)."""
-        stop = asyncio.Event()
+        """Runs until SIGTERM or SIGINT, then stops within `shutdown_timeout_seconds` (contract R6, A3).
+
+        A signal that comes while the services start, which may wait for a broker, gives up on the start.
+        """
+        is_up, stop, gave_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop_it() -> None:
+            if not is_up.is_set() and not stop.is_set():
+                gave_up.set()
+                task.cancel()
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
-                loop.add_signal_handler(number, stop.set)
+                loop.add_signal_handler(number, stop_it)
             except NotImplementedError:
-                signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
-        async with self.running():
-            await stop.wait()
-            logger.info("stopping", within_seconds=self.settings.shutdown_timeout_seconds)
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop_it))
+        try:
+            async with self.running():
+                is_up.set()
+                await stop.wait()
+                logger.info("stopping", within_seconds=self.settings.shutdown_timeout_seconds)
+        except asyncio.CancelledError:
+            if not gave_up.is_set() or task.uncancel():
+                raise
+            logger.info("stopped before it had started")
 
     async def drain(self, progress: Callable[[int], None] = lambda count: None) -> int:
         """Sends what is due in the outbox until nothing is, whatever the posture. Returns how many rows it took."""
@@ -277,14 +298,17 @@ class Mailroom:
 
     async def close(self) -> None:
         """Waits for events that are being dispatched, and gives back every connection."""
-        await self._examination.close()
-        await self._dispatcher.stop(self.settings.shutdown_timeout_seconds)
-        for source in self.data_sources.values():
-            await source.close()
+        try:
+            await self._examination.close()
+            await self._dispatcher.stop(self.settings.shutdown_timeout_seconds)
+        finally:
+            for source in self.data_sources.values():
+                await source.close()
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[None]:
         try:
+            await self.ensure_migrated()
             async with self._lifecycle.through(self.services):
                 yield
         finally:

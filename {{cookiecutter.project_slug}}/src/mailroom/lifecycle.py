@@ -1,7 +1,7 @@
 """From the start of a host to its end: services start one after another, and stop the other way round (contract A3)."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 
 from mailroom.service import Service
@@ -27,19 +27,23 @@ class Lifecycle:
 
     @asynccontextmanager
     async def through(self, services: Sequence[Service]) -> AsyncIterator[None]:
-        """Runs the services for the length of the block. One that cannot start stops those before it."""
-        started: list[Service] = []
-        self.phase = Phase.STARTING
-        try:
-            for service in services:
-                started.append(service)
-                await service.start()
-                self.running.append(service)
-            self.phase = Phase.RUNNING
-            yield
-        finally:
-            self.phase = Phase.STOPPING
-            self.running.clear()
-            for service in reversed(started):
-                await service.stop()
-            self.phase = Phase.STOPPED
+        """Runs the services for the length of the block. One that cannot start stops those before it.
+
+        One that cannot stop keeps no other from being stopped; what it raised comes out at the end.
+        """
+        self._enter(Phase.STARTING)
+        async with AsyncExitStack() as stops:
+            stops.callback(self._enter, Phase.STOPPED)
+            try:
+                for service in services:
+                    stops.push_async_callback(service.stop)
+                    await service.start()
+                    self.running.append(service)
+                self._enter(Phase.RUNNING)
+                yield
+            finally:
+                self._enter(Phase.STOPPING)
+                self.running.clear()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase

@@ -5,7 +5,9 @@ A host decides what becomes of the records; `configure_logging` is for programs 
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextlib import AbstractContextManager
+from typing import Any, TextIO
 
 import structlog
 from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter
@@ -16,11 +18,32 @@ from mailroom.settings import LoggingSettings
 _QUIET = ("alembic", "aiosqlite")
 """alembic tells what it looked at, not what it did; aiosqlite would log every parameter, and so the payloads."""
 
+_TAKEN = (vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}) - {"exc_info", "stack_info"}
+"""What a record calls its own; the two left out are what `logging` is told."""
+
+
+def _rename_taken(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A record has attributes of its own, and `logging` raises for a fact named like one, such as `name`."""
+    return {f"{name}_" if name in _TAKEN else name: value for name, value in facts.items()}
+
+
 _INTO_A_RECORD: list[structlog.typing.Processor] = [
     structlog.stdlib.filter_by_level,
     structlog.contextvars.merge_contextvars,
+    _rename_taken,
     structlog.stdlib.render_to_log_kwargs,
 ]
+
+
+class _ToStandardError(logging.StreamHandler[TextIO]):
+    """Asks for it anew at each record: a bar of progress takes it over, and keeps lines apart from itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
 
 
 def get_logger(name: str) -> BoundLogger:
@@ -38,10 +61,11 @@ def logged_with(message: Message, attempt: int) -> AbstractContextManager[None]:
     )
 
 
-def configure_logging(settings: LoggingSettings) -> None:
+def configure_logging(settings: LoggingSettings, *, at_least: int = logging.NOTSET) -> None:
     """Writes every record of the process to standard error, as one line: for people, or as JSON (`logging.format`).
 
-    What `structlog.get_logger()` is told becomes such a record as well.
+    What `structlog.get_logger()` is told becomes such a record as well. Records below `logging.level`, or below
+    `at_least`, are left out.
     """
     structlog.configure(
         processors=_INTO_A_RECORD, wrapper_class=BoundLogger, logger_factory=structlog.stdlib.LoggerFactory()
@@ -58,12 +82,12 @@ def configure_logging(settings: LoggingSettings) -> None:
         renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
     else:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStandardError()
     handler.setFormatter(
         ProcessorFormatter(foreign_pre_chain=shared, processors=[ProcessorFormatter.remove_processors_meta, renderer])
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(settings.level)
+    root.setLevel(max(logging.getLevelNamesMapping()[settings.level], at_least))
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

@@ -43,6 +43,13 @@ class ReportsConnection(Protocol):
         ...
 
 
+def is_being_cancelled() -> bool:
+    """Whether somebody cancels the running task. If not, a CancelledError in it is a failure like any other: it comes
+    from something else that was cancelled and that a handler waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def ended(tasks: Iterable["asyncio.Task[Any] | None"]) -> str | None:
     """Which of the tasks that run as long as their service does has ended, and how; None if none has."""
     return next((f"the task {task.get_name()!r} {_how(task)}" for task in tasks if task and task.done()), None)

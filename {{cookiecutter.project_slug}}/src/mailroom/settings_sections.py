@@ -241,6 +241,12 @@ def _check_sqlite(url: URL, example: str) -> None:
         raise PydanticCustomError(
             "database_url", "has two slashes where SQLite wants three: {example}", {"example": example}
         )
+    if url.username is not None or url.password is not None or url.port is not None:
+        raise PydanticCustomError(
+            "database_url",
+            "names a user, a password or a port, and SQLite has none: {example}",
+            {"example": example},
+        )
     database = url.database or ""
     in_memory = database in ("", ":memory:") or database.startswith("file::memory:") or "mode=memory" in database
     if in_memory or url.query.get("mode") == "memory":

@@ -1,5 +1,6 @@
 """Composes mailrooms on a database of their own, and projects whose migrations are mailroom's."""
 
+import logging
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import databases
 import hypothesis
 import pytest
 import pytest_asyncio
+import structlog
 import support
 from support import Compose
 
@@ -27,6 +29,19 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     """A fresh database, of each kind in turn."""
     with fresh_database(request.param, tmp_path) as url:
         yield url
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """For tests in which the logging of the process is configured."""
+    changed = [logging.getLogger(name) for name in (None, "alembic", "aiosqlite")]
+    levels = [logger.level for logger in changed]
+    handlers = logging.getLogger().handlers
+    yield
+    logging.getLogger().handlers = handlers
+    for logger, level in zip(changed, levels, strict=True):
+        logger.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture

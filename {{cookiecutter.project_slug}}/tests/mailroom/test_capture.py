@@ -145,6 +145,34 @@ class TestCommitting:
             await session.run_sync(lambda sync: sync.bulk_save_objects([account]))
         assert await amounts(mailroom) == [payload(5)]
 
+    async def test_an_observer_that_raises_keeps_nobody_from_handling(self, compose: Compose) -> None:
+        handlers = Handlers()
+
+        @handlers.on(Deposited)
+        async def note(event: Deposited, context: Context[Any]) -> None:
+            effect(context, str(event.amount))
+
+        def refuse(events: Any) -> None:
+            raise AssertionError("not what the test expects")
+
+        mailroom = await compose(handlers)
+        forget = mailroom.observe(refuse)
+        with pytest.raises(AssertionError, match="not what the test expects"):
+            async with mailroom.transaction() as session:
+                mailroom.publish(session, Deposited(amount=1))
+        forget()
+        async with mailroom.transaction() as session:
+            mailroom.publish(session, Deposited(amount=2))
+        assert await effects(mailroom) == ["1", "2"]
+
+    async def test_a_session_that_joins_the_transaction_takes_nothing_from_it(self, mailroom: Mailroom) -> None:
+        async with mailroom.transaction() as session:
+            mailroom.publish(session, Deposited(amount=1))
+            connection = await session.connection()
+            async with mailroom.sessions()(bind=connection) as joined:
+                await count(joined, Account)
+        assert await amounts(mailroom) == [payload(1)]
+
     async def test_the_rows_are_inserted_last(self, mailroom: Mailroom) -> None:
         statements: list[str] = []
         event.listen(

@@ -29,6 +29,8 @@ from mailroom.outbox import administration
 from mailroom.outbox.leases import Leases
 from mailroom.persistence.tables import OutboxMessage
 
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 Run = Callable[..., Result]
 
@@ -230,6 +232,21 @@ class TestDb:
         assert empty.json("db", "current") == {"current": ["0001"], "heads": ["0001"]}
         assert "no migration" in empty("db", "downgrade", "base").stdout
         assert "at 0001" in empty("db", "upgrade").stdout
+        assert "no migration" in empty("db", "downgrade", "-1").stdout
+
+    @pytest.mark.parametrize("command", [["check"], ["revision", "-m", "more"]], ids=" ".join)
+    def test_what_compares_says_that_the_database_has_to_be_migrated_first(
+        self, empty: Bank, command: list[str]
+    ) -> None:
+        result = empty("db", *command)
+        assert result.exit_code == 1
+        assert "the database is not migrated" in result.stderr
+        assert "Run: bank db upgrade" in result.stderr
+
+    def test_a_migration_without_a_name_is_refused(self, bank: Bank, tmp_path: Path) -> None:
+        result = bank("db", "revision", "-m", " ")
+        assert (result.exit_code, "say what it does" in result.stderr) == (2, True)
+        assert [path.name for path in (tmp_path / "versions").glob("*.py")] == ["0001_initial.py"]
 
     def test_check_tells_by_its_exit_code_whether_models_and_database_agree(self, empty: Bank) -> None:
         empty("db", "upgrade")
@@ -348,6 +365,17 @@ class TestOutbox:
         bank.do(deposit(-1))
         assert bank.json("outbox", "drain") == {"handed_out": 1, "pending": 1, "dead_lettered": 0}
         assert bank("outbox", "drain").exit_code == 1
+
+    def test_drain_logs_each_failure_with_its_facts_beside_what_it_answers(self, bank: Bank) -> None:
+        bank.sections |= {"logging": {"format": "json"}, "outbox": {"max_attempts": 1}}
+        bank.do(deposit(-1))
+        result = bank("outbox", "drain")
+        assert result.stdout.strip() == "1 row handed out; 0 pending, 1 dead-lettered"
+        (line,) = result.stderr.splitlines()
+        told = json.loads(line)
+        assert (told["event"], told["event_type"], told["attempt"]) == ("message dead-lettered", "bank.deposited", 1)
+        assert told["message_id"] == bank.json("outbox", "show", "1")["message_id"]
+        assert told["reason"] == "ValueError: a deposit below zero"
 
 
 @pytest.fixture

@@ -115,6 +115,30 @@ async def test_two_deliveries_side_by_side_have_their_effects_once(compose: Comp
     assert await inbox_ids(mailroom) == [sent.message_id]
 
 
+async def test_a_duplicate_that_loses_before_its_handlers_run_is_a_duplicate(compose: Compose) -> None:
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(event: Deposited, context: Context[Any]) -> None:
+        entered.set()
+        await go.wait()
+        effect(context, "once")
+
+    mailroom = await compose(handling(wait), inbox_on=True)
+    mailroom.database.claims.waits_on_unique_insert = True
+    sent = message()
+    winner = asyncio.create_task(mailroom.consumer.consume(sent, 1))
+    await entered.wait()
+    loser = asyncio.create_task(mailroom.consumer.consume(sent, 1))
+
+    async def has_looked() -> bool:
+        return mailroom.database.engine.pool.checkedout() == 2
+
+    await until(has_looked)
+    go.set()
+    assert (await winner, await loser) == (Outcome.HANDLED, Outcome.DUPLICATE)
+    assert await effects(mailroom) == ["once"]
+
+
 async def test_a_handlers_own_integrity_error_is_never_taken_for_a_duplicate(compose: Compose) -> None:
     async def break_the_foreign_key(event: Deposited, context: Context[Any]) -> None:
         context.session.add(Effect(message_id=context.message_id, account_id=uuid4()))
@@ -175,6 +199,44 @@ async def test_a_handler_that_rolls_everything_back_fails_the_message(compose: C
     with pytest.raises(RolledBackError, match="begin_nested"):
         await mailroom.consumer.consume(message(), 1)
     assert await inbox_ids(mailroom) == []
+
+
+@pytest.mark.parametrize("inbox_on", [True, False])
+async def test_a_handler_that_closes_the_session_fails_the_message(compose: Compose, inbox_on: bool) -> None:
+    async def close(event: Deposited, context: Context[Any]) -> None:
+        async with context.session:
+            pass
+
+    mailroom = await compose(handling(first, close), inbox_on=inbox_on)
+    with pytest.raises(RolledBackError, match="close rolled back or closed"):
+        await mailroom.consumer.consume(message(), 1)
+    assert await inbox_ids(mailroom) == []
+
+
+async def test_a_handler_that_empties_the_session_does_not_empty_the_inbox(compose: Compose) -> None:
+    async def expunge(event: Deposited, context: Context[Any]) -> None:
+        context.session.expunge_all()
+
+    async def commit(event: Deposited, context: Context[Any]) -> None:
+        await context.session.commit()
+
+    for functions in ([expunge], [expunge, commit]):
+        mailroom = await compose(handling(*functions), inbox_on=True)
+        sent = message()
+        assert await mailroom.consumer.consume(sent, 1) is Outcome.HANDLED
+        assert sent.message_id in await inbox_ids(mailroom)
+
+
+async def test_a_commit_after_the_session_was_emptied_is_no_record(compose: Compose) -> None:
+    async def expunge_and_commit(event: Deposited, context: Context[Any]) -> None:
+        context.session.expunge_all()
+        await context.session.commit()
+
+    mailroom = await compose(handling(expunge_and_commit, fail), inbox_on=True)
+    sent = message()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no luck"):
+            await mailroom.consumer.consume(sent, 1)
 
 
 async def test_a_handler_may_roll_back_its_own_savepoint(compose: Compose) -> None:

@@ -78,6 +78,27 @@ async def test_a_failing_handler_is_logged_and_the_commit_stands(
     assert record.event_type == "bank.deposited"
 
 
+async def test_a_handler_that_meets_a_cancellation_of_something_else_has_failed(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    careless = Handlers()
+
+    @careless.on(Deposited)
+    async def wait_for_what_is_cancelled(event: Deposited, context: Context[Any]) -> None:
+        if event.amount == 1:
+            other = asyncio.get_running_loop().create_future()
+            other.cancel()
+            await other
+        effect(context, str(event.amount))
+
+    mailroom = await compose(careless)
+    async with mailroom.transaction() as session:
+        for amount in (1, 2):
+            mailroom.publish(session, Deposited(amount=amount))
+    assert await effects(mailroom) == ["2"]
+    assert "handler failed; the event is not retried, because the outbox is off" in caplog.messages
+
+
 async def test_only_publish_on_its_own_raises_what_a_handler_raised(mailroom: Mailroom) -> None:
     with pytest.raises(ValueError, match="below zero"):
         await mailroom.publish(Deposited(amount=-1))
@@ -205,3 +226,29 @@ async def test_what_is_not_handled_when_the_time_to_stop_is_over_is_undone_and_n
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "lost" in record.getMessage()
     assert record.event_types == "bank.deposited"
+
+
+async def test_who_comes_while_the_rest_is_waited_for_is_waited_for_as_well(compose: Compose) -> None:
+    entered = {1: asyncio.Event(), 2: asyncio.Event()}
+    go = {1: asyncio.Event(), 2: asyncio.Event()}
+    waiting = Handlers()
+
+    @waiting.on(Deposited)
+    async def wait(event: Deposited, context: Context[Any]) -> None:
+        entered[event.amount].set()
+        await go[event.amount].wait()
+        effect(context, str(event.amount))
+
+    mailroom = await compose(waiting)
+    publishing = []
+    publishing.append(asyncio.create_task(mailroom.publish(Deposited(amount=1))))
+    await entered[1].wait()
+    closing = asyncio.create_task(mailroom.close())
+    publishing.append(asyncio.create_task(mailroom.publish(Deposited(amount=2))))
+    await entered[2].wait()
+    go[1].set()
+    await publishing[0]
+    await asyncio.sleep(0)
+    go[2].set()
+    await asyncio.gather(closing, *publishing)
+    assert await effects(mailroom) == ["1", "2"]

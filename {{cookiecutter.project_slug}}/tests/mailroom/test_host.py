@@ -176,6 +176,30 @@ async def test_a_service_that_cannot_start_stops_those_before_it(compose: Compos
     assert background_tasks() == []
 
 
+async def test_a_service_that_cannot_stop_keeps_no_other_from_stopping(compose: Compose) -> None:
+    class Stuck(Broker):
+        async def stop(self) -> None:
+            raise RuntimeError("it does not stop")
+
+    mailroom = await compose(handlers, message_bus={"provider": "stand_in"}, transports={"stand_in": Stuck()})
+    mailroom.services.reverse()
+    with pytest.raises(RuntimeError, match="it does not stop"):
+        async with mailroom.running():
+            pass
+    assert background_tasks() == []
+    assert (await mailroom.health()).checks[-1].detail == "stopped"
+
+
+async def test_a_database_that_is_refused_leaves_no_connection_open(compose: Compose) -> None:
+    mailroom = await compose(handlers)
+    async with mailroom.database.engine.begin() as connection:
+        await connection.run_sync(MailroomBase.metadata.drop_all)
+    with pytest.raises(SchemaError):
+        async with mailroom.running():
+            pass
+    assert mailroom.database.engine.pool.checkedin() == 0
+
+
 async def test_running_touches_no_signal_handler(compose: Compose) -> None:
     mailroom = await compose(handlers, outbox_on=True)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -205,6 +229,37 @@ async def test_run_stops_on_a_signal_after_finishing_what_is_in_flight(
     go.set()
     await running
     assert await effects(mailroom) == ["finished"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_run_gives_up_on_a_start_that_takes_too_long_for_who_stops_it(
+    compose: Compose, number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    starting = asyncio.Event()
+
+    class Unreachable(Broker):
+        async def start(self) -> None:
+            starting.set()
+            await asyncio.Event().wait()
+
+    mailroom = await compose(handlers, message_bus={"provider": "stand_in"}, transports={"stand_in": Unreachable()})
+    running = asyncio.create_task(mailroom.run())
+    await starting.wait()
+    os.kill(os.getpid(), number)
+    await running
+    assert background_tasks() == []
+    assert "stopped before it had started" in caplog.messages
+
+
+async def test_a_cancellation_of_run_is_no_signal(compose: Compose) -> None:
+    mailroom = await compose(handlers, outbox_on=True)
+    running = asyncio.create_task(mailroom.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert background_tasks() == []
 
 
 async def test_switching_the_outbox_on_or_off_is_a_restart_and_no_schema_work(

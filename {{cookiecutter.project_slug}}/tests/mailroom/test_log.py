@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -13,21 +12,14 @@ from support import Compose, Deposited, Effect, rows
 
 from mailroom import Context, Handlers
 from mailroom.log import configure_logging, get_logger
+from mailroom.messaging.consumer import Outcome
+from mailroom.serialization import encode
 from mailroom.settings import LoggingSettings
 
 SECRET = "a-private-account"
 
 
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    changed = [logging.getLogger(name) for name in (None, "alembic", "aiosqlite")]
-    levels = [logger.level for logger in changed]
-    handlers = logging.getLogger().handlers
-    yield
-    logging.getLogger().handlers = handlers
-    for logger, level in zip(changed, levels, strict=True):
-        logger.setLevel(level)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 @pytest.mark.parametrize("shape", ["json", "console"])
@@ -50,6 +42,25 @@ def test_logs_are_one_event_per_line_with_their_facts(
         }
     else:
         assert all(fact in line for fact in ("message handled", "info", "m-1"))
+
+
+async def test_a_fact_that_is_named_like_one_of_the_records_own_fails_nothing(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def bind(event: Deposited, context: Context[Any]) -> None:
+        structlog.contextvars.bind_contextvars(name="anna", module="orders")
+
+    mailroom = await compose(handlers, inbox_on=True)
+    message = encode(Deposited(amount=1))
+    with structlog.contextvars.bound_contextvars(name=None, module=None):
+        outcomes = [await mailroom.consumer.consume(message, 1) for _ in range(2)]
+    assert outcomes == [Outcome.HANDLED, Outcome.DUPLICATE]
+    (record,) = [record for record in caplog.records if record.getMessage() == "message duplicate"]
+    assert (record.name, record.name_, record.module_) == ("mailroom.messaging.consumer", "anna", "orders")
 
 
 async def test_whatever_a_handler_logs_says_which_message_it_is_about(

@@ -232,6 +232,26 @@ class TestFailing:
         (row,) = await rows(mailroom)
         assert len(str(row.last_error)) == 4000
 
+    @pytest.mark.parametrize(
+        ("told", "kept"),
+        [
+            ("a name \udcff of bytes", "OddError: a name \\udcff of bytes"),
+            ("a\0z", "OddError: a\\x00z"),
+            (None, "OddError: its message cannot be read (ZeroDivisionError)"),
+        ],
+    )
+    async def test_an_error_whose_text_no_database_stores_is_written_back_like_any_other(
+        self, compose: Compose, told: str | None, kept: str
+    ) -> None:
+        class OddError(Exception):
+            def __str__(self) -> str:
+                return told if told is not None else str(1 / 0)
+
+        mailroom = await compose(noting(lambda amount: OddError() if amount == 1 else None), outbox_on=True)
+        await publish(mailroom, 1, 2)
+        assert await mailroom.drain() == 2
+        assert [row.last_error for row in await rows(mailroom)] == [kept, None]
+
     async def test_a_handler_that_cancels_itself_is_a_failure_and_no_shutdown(self, compose: Compose) -> None:
         mailroom = await compose(noting(lambda amount: asyncio.CancelledError()), outbox_on=True)  # type: ignore[arg-type, return-value]
         await publish(mailroom, 1)
@@ -518,6 +538,41 @@ class TestSurviving:
 
             await until(is_stamped)
         assert broker.sent == [1]
+
+    async def test_a_stop_waits_for_no_row_that_cannot_be_written_back_and_the_next_start_writes_it(
+        self, compose: Compose, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        entered, go = asyncio.Event(), asyncio.Event()
+        handlers = Handlers()
+
+        @handlers.on(Deposited)
+        async def wait(event: Deposited, context: Context[Any]) -> None:
+            entered.set()
+            await go.wait()
+
+        mailroom = await compose(handlers, outbox_on=True, outbox={"polling_interval_seconds": 0.01})
+        await publish(mailroom, 1)
+        await Leases(mailroom.database, lease_seconds=60).claim(Kind.INTEGRATION, 1)
+        await expire_leases(mailroom)
+        async with self.failing(mailroom):
+            await mailroom.processor.start()
+        await entered.wait()
+        await publish(mailroom, 2)
+        async with self.failing(mailroom):
+            go.set()
+
+            async def was_not_stamped() -> bool:
+                return "outbox write-back failed, trying again" in caplog.messages
+
+            await until(was_not_stamped)
+            await mailroom.processor.stop()
+        assert "outbox could not write back while stopping; its leases will run out" in caplog.messages
+        async with started(mailroom.processor):
+
+            async def is_stamped() -> bool:
+                return all(row.processed_on for row in await rows(mailroom))
+
+            await until(is_stamped)
 
 
 class TestOrder:

@@ -448,6 +448,7 @@ class TestDatabaseUrl:
             ("mssql:///hunter2", "names no host; one looks like mssql+aioodbc://"),
             ("oracle://u:hunter2@h/x", "names the database oracle, and mailroom knows: sqlite, postgresql, mssql"),
             ("sqlite://hunter2.db", "has two slashes where SQLite wants three"),
+            ("sqlite://bob:hunter2@/x.db", "names a user, a password or a port, and SQLite has none"),
             ("hunter2", "is not a database URL; one looks like sqlite+aiosqlite:///"),
             ("sqlite://h:hunter2/x", "is not a database URL"),
             ("", "is not a database URL"),

@@ -176,6 +176,25 @@ async def test_after_the_block_the_database_and_the_system_say_what_time_it_is(c
     assert row.available_on < harness.clock()
 
 
+async def test_a_harness_inside_another_gives_back_what_it_found(compose: Compose) -> None:
+    outer, inner = Harness(await compose(handlers)), Harness(await compose(handlers))
+    with outer:
+        outer.clock.freeze(datetime(2030, 1, 1, tzinfo=UTC))
+        with inner:
+            pass
+        assert Deposited(amount=1).occurred_on == outer.clock()
+
+
+async def test_after_the_block_nothing_is_collected_any_more(compose: Compose) -> None:
+    harness = Harness(await compose(handlers))
+    await deposit(harness.mailroom, 1)
+    for amount in (2, 3):
+        with harness:
+            await deposit(harness.mailroom, amount)
+    await deposit(harness.mailroom, 4)
+    assert [event.amount for event in harness.raised(Deposited)] == [2, 3]
+
+
 async def test_a_drain_lets_delays_and_retries_pass_until_nothing_is_pending(harness: Harness) -> None:
     await deposit(harness.mailroom, 1, delay=timedelta(days=300))
     with harness.failing(book, times=5):

@@ -1,16 +1,21 @@
 """What commands do with the composed service: on a migrated database, and every connection given back."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from mailroom.host import Mailroom
+from mailroom.log import configure_logging
 
 T = TypeVar("T")
 
 
 class Composed:
-    """`composed(work)` composes the service, lets `work` have it, and closes it."""
+    """`composed(work)` composes the service, lets `work` have it, and closes it.
+
+    What it logs is told with its facts, from WARNING on: what the command prints is the news.
+    """
 
     def __init__(self, mailroom: Callable[[], Mailroom]) -> None:
         self._mailroom = mailroom
@@ -20,6 +25,7 @@ class Composed:
 
         async def run() -> T:
             service = self._mailroom()
+            configure_logging(service.settings.logging, at_least=logging.WARNING)
             try:
                 await service.ensure_migrated()
                 return await work(service)

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from mailroom.cli.options import DataSource, Json, examples
-from mailroom.cli.output import as_json, say
-from mailroom.errors import ConfigurationError
+from mailroom.cli.output import as_json, refuse, say
+from mailroom.errors import ConfigurationError, SchemaError
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
 from mailroom.settings import Settings
@@ -40,6 +41,17 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
 
         return {one: asyncio.run(run(one)) for one in (known if source is None else [source])}
 
+    async def ensure_newest(engine: AsyncEngine, source: str) -> None:
+        """Raises SchemaError, with the command to run: what is new is told from the newest migration on."""
+        needed = schema.needed(source=source)
+        at = set(await schema.current(engine))
+        if at != needed.heads and at <= needed.known:
+            where = f"at migration {', '.join(sorted(at))}" if at else "not migrated"
+            raise SchemaError(
+                f"the database is {where}, and models are compared with it at the newest migration, "
+                f"{', '.join(sorted(needed.heads))}. Run: {name} db upgrade"
+            )
+
     def show_current(source: str | None) -> None:
         for one, at in in_each(source, lambda engine, _: schema.current(engine)).items():
             say(_of(one, f"at {', '.join(at)}" if at else "empty: no migration was applied"))
@@ -54,7 +66,10 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         in_each(chosen, lambda engine, source: schema.upgrade(engine, revision, source=source))
         show_current(chosen)
 
-    @app.command(epilog=examples(name, "db downgrade -- -1", "db downgrade base"))
+    @app.command(
+        epilog=examples(name, "db downgrade -1", "db downgrade base"),
+        context_settings={"ignore_unknown_options": True},  # -1 is a revision
+    )
     def downgrade(
         revision: Annotated[str, typer.Argument(help="Where to go: a revision, -1, or base.")],
         data_source: DataSource = DEFAULT_SOURCE,
@@ -75,16 +90,26 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         data_source: DataSource = DEFAULT_SOURCE,
     ) -> None:
         """Write the next migration, from the difference between the models and the database."""
-        written = in_each(
-            data_source,
-            lambda engine, source: schema.revision(engine, message, autogenerate=not empty, source=source),
-        )
-        say(f"wrote {written[data_source]}; read it before you apply it with: {name} db upgrade")
+        if not message.strip():
+            refuse('the message is empty, and it names the migration; say what it does, as in -m "add parcels"')
+
+        async def write(engine: AsyncEngine, source: str) -> Path:
+            if not empty:
+                await ensure_newest(engine, source)
+            return await schema.revision(engine, message, autogenerate=not empty, source=source)
+
+        written = in_each(data_source, write)[data_source]
+        say(f"wrote {written}; read it before you apply it with: {name} db upgrade")
 
     @app.command(epilog=examples(name, "db check", "db check --json"))
     def check(data_source: EverySource = None, json: Json = False) -> None:
         """Exit with 0 if models and databases agree, and with 1 and the differences if they do not."""
-        found = in_each(data_source, lambda engine, source: schema.check(engine, source=source))
+
+        async def compare(engine: AsyncEngine, source: str) -> list[str]:
+            await ensure_newest(engine, source)
+            return await schema.check(engine, source=source)
+
+        found = in_each(data_source, compare)
         differences = [_of(source, line) for source, lines in found.items() for line in lines]
         if json:
             as_json({"differences": differences})

@@ -11,7 +11,7 @@ from rich.console import Console
 from mailroom.cli import outbox_changes
 from mailroom.cli.composed import Composed
 from mailroom.cli.options import DataSource, EventType, InState, Json, OlderThan, OrderingKey, examples
-from mailroom.cli.output import as_json, say, table
+from mailroom.cli.output import as_json, rows, say, table
 from mailroom.errors import MailroomError
 from mailroom.host import Mailroom
 from mailroom.outbox.inspection import Details, Stats
@@ -38,7 +38,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         epilog=examples(
             name,
             "outbox list --state dead-lettered",
-            "outbox list --event-type shop.order-placed --older-than 2h",
+            f"outbox list --event-type {name}.order-placed --older-than 2h",
             "outbox list --limit 100 --before 4711",
         ),
     )
@@ -115,8 +115,8 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         """
 
         async def work(service: Mailroom) -> tuple[int, int, int]:
-            with Console().status("sending") as status:
-                sent = await service.drain(lambda count: status.update(f"{count} rows handed out"))
+            with Console(stderr=True).status("sending") as status:
+                sent = await service.drain(lambda count: status.update(f"{rows(count)} handed out"))
             left = [await source.outbox.stats() for source in service.data_sources.values()]
             return sent, sum(one.pending for one in left), sum(one.dead_lettered for one in left)
 
@@ -124,7 +124,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         if json:
             as_json({"handed_out": sent, "pending": pending, "dead_lettered": dead_lettered})
         else:
-            say(f"{sent} rows handed out; {pending} pending, {dead_lettered} dead-lettered")
+            say(f"{rows(sent)} handed out; {pending} pending, {dead_lettered} dead-lettered")
         if pending:
             raise typer.Exit(1)
 

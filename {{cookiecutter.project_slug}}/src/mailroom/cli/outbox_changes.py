@@ -34,7 +34,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
         epilog=examples(
             name,
             "outbox replay 7 8",
-            "outbox replay --event-type shop.order-placed --older-than 2h",
+            f"outbox replay --event-type {name}.order-placed --older-than 2h",
             "outbox replay --all --yes",
             "outbox replay --state processed --ordering-key anna",
         )
@@ -63,7 +63,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
         epilog=examples(
             name,
             "outbox discard 7 8",
-            "outbox discard --event-type shop.order-placed",
+            f"outbox discard --event-type {name}.order-placed",
             "outbox discard --state pending --older-than 7d",
             "outbox discard --all --yes",
         )

@@ -8,7 +8,7 @@ try_begin ─► handlers ─► complete        the row, every handler's change
 from typing import Protocol
 from uuid import UUID
 
-from sqlalchemy import event, select
+from sqlalchemy import event, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
@@ -90,7 +90,8 @@ class SqlInboxStore(InboxStore):
         return True
 
     async def complete(self, session: AsyncSession, message_id: UUID, event_type: str) -> None:
-        if _STAGED not in session.info:
+        staged: _Staged | None = session.info.get(_STAGED)
+        if staged is None or staged.is_dropped:
             self._stage(session, message_id, event_type)
         await session.commit()
 
@@ -100,8 +101,9 @@ class SqlInboxStore(InboxStore):
         return staged is None or not staged.is_committed
 
     def _stage(self, session: AsyncSession, message_id: UUID, event_type: str) -> None:
-        session.add(self._row(message_id, event_type))
-        session.info[_STAGED] = _Staged(session.sync_session)
+        row = self._row(message_id, event_type)
+        session.add(row)
+        session.info[_STAGED] = _Staged(session.sync_session, row)
 
     def _row(self, message_id: UUID, event_type: str) -> InboxMessage:
         return InboxMessage(message_id=message_id, event_type=event_type, processed_on=self._database.claims.now())
@@ -110,10 +112,16 @@ class SqlInboxStore(InboxStore):
 class _Staged:
     """Whether the transaction that holds the staged row was committed, by whoever."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, row: InboxMessage) -> None:
         self.is_committed = False
+        self._row = row
         event.listen(session, "after_commit", self._note)
+
+    @property
+    def is_dropped(self) -> bool:
+        """A handler emptied the session, with `expunge_all`, before the row was flushed."""
+        return bool(inspect(self._row).transient)
 
     def _note(self, session: Session) -> None:
         if session.get_nested_transaction() is None:
-            self.is_committed = True
+            self.is_committed = not self.is_dropped

@@ -15,6 +15,7 @@ from mailroom.envelope import Message
 from mailroom.errors import CaptureError, CascadeError
 from mailroom.log import get_logger
 from mailroom.persistence.capture import Raised
+from mailroom.service import is_being_cancelled
 
 logger = get_logger(__name__)
 
@@ -26,7 +27,7 @@ class _Cascade:
     queue: deque[Message]
     raised_by_handlers: int = 0
     is_open: bool = True
-    failures: dict[UUID, Exception] = field(default_factory=dict)
+    failures: dict[UUID, BaseException] = field(default_factory=dict)
 
 
 _cascade: ContextVar[_Cascade | None] = ContextVar("mailroom_cascade", default=None)
@@ -82,11 +83,13 @@ class DirectDispatcher:
 
     async def stop(self, within_seconds: float) -> None:
         """Waits for what is being dispatched. What takes longer is undone; without an outbox, its events are lost."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=within_seconds)
-        for task in self._running:
-            task.cancel()
-        if self._running:
+        try:
+            async with asyncio.timeout(within_seconds):
+                while self._running:
+                    await asyncio.wait(self._running)
+        except TimeoutError:
+            for task in self._running:
+                task.cancel()
             await asyncio.wait(self._running)
 
     async def _run_to_the_end(self, cascade: _Cascade) -> None:
@@ -102,13 +105,12 @@ class DirectDispatcher:
                 message = cascade.queue.popleft()
                 try:
                     await self._consume(message, 1)
+                except asyncio.CancelledError as error:
+                    if is_being_cancelled():
+                        raise
+                    _note_failure(cascade, message, error)
                 except Exception as error:
-                    cascade.failures[message.message_id] = error
-                    logger.exception(
-                        "handler failed; the event is not retried, because the outbox is off",
-                        message_id=str(message.message_id),
-                        event_type=message.event_type,
-                    )
+                    _note_failure(cascade, message, error)
         except asyncio.CancelledError:
             logger.error(
                 "stopped before all events were handled; they are lost, because the outbox is off",
@@ -130,3 +132,13 @@ class DirectDispatcher:
                 f"message_bus.cascade_limit = {self._cascade_limit}. "
                 "Do handlers raise events for each other without end?"
             )
+
+
+def _note_failure(cascade: _Cascade, message: Message, error: BaseException) -> None:
+    cascade.failures[message.message_id] = error
+    logger.error(
+        "handler failed; the event is not retried, because the outbox is off",
+        exc_info=error,
+        message_id=str(message.message_id),
+        event_type=message.event_type,
+    )

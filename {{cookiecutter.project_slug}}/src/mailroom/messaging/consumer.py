@@ -105,8 +105,9 @@ class Consumer:
                 ) from error
             if rolled_back:
                 raise RolledBackError(
-                    f"{handler.name} rolled back the transaction that all handlers of a message share, and with it "
-                    "what ran before. Raise to fail the message, or use a savepoint: async with session.begin_nested()."
+                    f"{handler.name} rolled back or closed the transaction that all handlers of a message share, and "
+                    "with it what ran before. Raise to fail the message, or use a savepoint: "
+                    "async with session.begin_nested()."
                 )
 
     async def _undo(self, session: AsyncSession, message: Message) -> bool:
@@ -133,14 +134,21 @@ class Consumer:
 
 
 class _RollbackWatch:
-    """True once the session's whole transaction was rolled back."""
+    """True once the session's whole transaction ended without a commit: rolled back, or closed with the session."""
 
     def __init__(self, session: Session) -> None:
         self._happened = False
-        sqlalchemy_event.listen(session, "after_soft_rollback", self._note)
+        self._is_committed = False
+        sqlalchemy_event.listen(session, "after_commit", self._note_commit)
+        sqlalchemy_event.listen(session, "after_transaction_end", self._note_end)
 
-    def _note(self, session: Session, transaction: SessionTransaction) -> None:
-        self._happened |= transaction.parent is None
+    def _note_commit(self, session: Session) -> None:
+        self._is_committed |= session.get_nested_transaction() is None
+
+    def _note_end(self, session: Session, transaction: SessionTransaction) -> None:
+        if transaction.parent is None:
+            self._happened |= not self._is_committed
+            self._is_committed = False
 
     def __bool__(self) -> bool:
         return self._happened

@@ -5,12 +5,15 @@ charged for it (contract R6).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Shared by the lanes whose rows are handled in one process."""
+    """Shared by the lanes whose rows are handled in one process.
+
+    Nobody waits while `unless` says so: a lane that stops must not wait for rows that cannot be written back.
+    """
 
     def __init__(self) -> None:
         self._inside = 0
@@ -18,10 +21,10 @@ class Gate:
         self._changed = asyncio.Condition()
         self._turn = asyncio.Lock()
 
-    async def enter(self) -> None:
+    async def enter(self, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Waits while one row is alone, then counts one more."""
         async with self._changed:
-            await self._changed.wait_for(lambda: not self._is_closed)
+            await self._changed.wait_for(lambda: not self._is_closed or unless())
             self._inside += 1
 
     async def leave(self) -> None:
@@ -29,20 +32,24 @@ class Gate:
             self._inside -= 1
             self._changed.notify_all()
 
+    async def look_again(self) -> None:
+        """Lets those who wait ask `unless` once more."""
+        async with self._changed:
+            self._changed.notify_all()
+
     def add(self, rows: int) -> None:
         """Counts more rows for somebody who is inside."""
         self._inside += rows
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def alone(self, *, unless: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
         """Keeps newcomers out, waits until everybody has left, and is then the only one."""
         async with self._turn:
             self._is_closed = True
             try:
                 async with self._changed:
-                    await self._changed.wait_for(lambda: self._inside == 0)
+                    await self._changed.wait_for(lambda: self._inside == 0 or unless())
                 yield
             finally:
                 self._is_closed = False
-                async with self._changed:
-                    self._changed.notify_all()
+                await self.look_again()

@@ -24,6 +24,7 @@ from mailroom.outbox.gate import Gate
 from mailroom.outbox.leases import Claimed, Due, Leases, Settlement, Verdict
 from mailroom.outbox.write_back import WriteBack
 from mailroom.outbox.writer import message_of
+from mailroom.service import is_being_cancelled
 from mailroom.settings import OutboxSettings
 
 logger = get_logger(__name__)
@@ -122,19 +123,22 @@ class Lane:
         """Stops claiming, finishes what is being sent until `deadline` (loop time), releases the rest (R6)."""
         self._stopping.set()
         self._changed.set()
+        await self._gate.look_again()
         if self._sending:
             await asyncio.wait(self._sending, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
         for task in self._sending:
             task.cancel()
         async with self._working:
-            while self._sending:
-                await asyncio.wait(self._sending)
-            await self._write_back.stop()
-            self._stopping.clear()
+            try:
+                while self._sending:
+                    await asyncio.wait(self._sending)
+                await self._write_back.stop()
+            finally:
+                self._stopping.clear()
 
     async def _claim(self, limit: int) -> int:
         self._has_fresh = False
-        await self._gate.enter()
+        await self._gate.enter(unless=self._stopping.is_set)
         try:
             rows = await self._leases.claim(self.kind, limit)
             self._gate.add(len(rows))
@@ -150,7 +154,7 @@ class Lane:
         return len(rows)
 
     async def _take_over(self) -> int:
-        async with self._gate.alone():
+        async with self._gate.alone(unless=self._stopping.is_set):
             claimed = None if self._stopping.is_set() else await self._leases.take_over(self.kind)
             if claimed is None:
                 self._has_expired = False
@@ -193,8 +197,7 @@ class Lane:
         except (Reject, UndecodableError) as error:
             return _dead_letter(claimed, claimed.attempts + 1, _reason(error))
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             return self._failure(claimed, error)
         except Exception as error:
@@ -250,7 +253,12 @@ def _dead_letter(claimed: Claimed, attempts: int, reason: str) -> Settlement:
 
 
 def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    """In words that every database stores, whatever the error says: else the verdict could never be written."""
+    try:
+        text = str(error)
+    except Exception as unreadable:
+        text = f"its message cannot be read ({type(unreadable).__name__})"
+    return f"{type(error).__name__}: {text}".encode(errors="backslashreplace").decode().replace("\0", r"\x00")
 
 
 def _facts(claimed: Claimed) -> dict[str, str]:

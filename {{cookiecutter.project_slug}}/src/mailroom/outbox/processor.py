@@ -105,14 +105,16 @@ class OutboxProcessor:
         self._backlog.stop()
         await self._wake_up.stop()
         deadline = asyncio.get_running_loop().time() + self._settings.shutdown_timeout_seconds
-        results = await asyncio.gather(
-            *(lane.stop(deadline) for lane in self._lanes.values()), *self._runners, return_exceptions=True
-        )
+        try:
+            results = await asyncio.gather(
+                *(lane.stop(deadline) for lane in self._lanes.values()), *self._runners, return_exceptions=True
+            )
+        finally:
+            for task in self._helpers:
+                task.cancel()
         for result in results:
             if isinstance(result, Exception):
                 logger.error("outbox could not write back while stopping; its leases will run out", exc_info=result)
-        for task in self._helpers:
-            task.cancel()
         await asyncio.gather(*self._helpers, return_exceptions=True)
         self._runners, self._helpers = [], []
 

@@ -25,6 +25,8 @@ class WriteBack:
     def start(self) -> None:
         if self.task is None:
             self.task = asyncio.create_task(self._run(), name="outbox write-back")
+            if self._waiting:  # the last stop could not write them
+                self._has_more.set()
 
     def add(self, settlement: Settlement) -> None:
         self._waiting.append(settlement)

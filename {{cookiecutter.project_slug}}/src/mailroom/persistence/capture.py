@@ -165,7 +165,7 @@ def _remember_connection(session: Session, transaction: SessionTransaction, conn
             "This session is bound to more than one data source, which cannot commit together: what it raises could be "
             "kept in one and lost with the other. One session is one source; open one for each."
         )
-    _sessions[connection] = ref(session)
+    _sessions.setdefault(connection, ref(session))  # a session that joins it later commits nothing
 
 
 @event.listens_for(Session, "before_commit")
@@ -248,10 +248,12 @@ def _end(session: Session, transaction: SessionTransaction) -> None:
     ledger.starts.clear()
     ledger.released.clear()
     if was_committed and sealed:
-        for observer in session.info[_OBSERVERS]:
-            observer(events)
         sink: Sink = session.info[_SINK]
-        sink.deliver(sealed)
+        try:
+            for observer in session.info[_OBSERVERS]:
+                observer(events)
+        finally:
+            sink.deliver(sealed)
 
 
 def _forget(ledger: _Ledger, start: int) -> None:

@@ -40,13 +40,12 @@ class Harness:
         self.mailroom = mailroom
         self.clock = Clock()
         self._raised: list[Event] = []
-        self._events_now = events.now
 
     def __enter__(self) -> Self:
-        self.mailroom.observe(self._raised.extend)
+        self._stop_observing = self.mailroom.observe(self._raised.extend)
         for source in self.mailroom.data_sources.values():
             source.database.go_by(self.clock)
-        events.now = self.clock
+        self._events_now, events.now = events.now, self.clock
         return self
 
     def __exit__(
@@ -55,6 +54,7 @@ class Harness:
         events.now = self._events_now
         for source in self.mailroom.data_sources.values():
             source.database.go_by(None)
+        self._stop_observing()
 
     def raised(self, event: type[E]) -> list[E]:
         """The events of this type that were committed so far, in order; `raised(Event)` for all of them."""

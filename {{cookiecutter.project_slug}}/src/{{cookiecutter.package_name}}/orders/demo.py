@@ -1,6 +1,7 @@
 """`demo`: the whole way of an event, to look at."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.table import Table
 from sqlalchemy import select
 
 from mailroom import Mailroom, posture
+from mailroom.log import configure_logging
 from mailroom.persistence import schema
 
 from {{ cookiecutter.package_name }}.app import create_mailroom
@@ -20,7 +22,9 @@ console = Console()
 
 def demo() -> None:
     """Migrate the database, place three orders, and show what became of their events."""
-    asyncio.run(_demo(create_mailroom()))
+    mailroom = create_mailroom()
+    configure_logging(mailroom.settings.logging, at_least=logging.WARNING)
+    asyncio.run(_demo(mailroom))
 
 
 async def _demo(mailroom: Mailroom) -> None:
