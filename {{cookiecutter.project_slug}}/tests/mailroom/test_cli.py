@@ -135,7 +135,7 @@ class TestPosture:
 
     def test_it_gives_the_same_to_a_machine(self, empty: Bank) -> None:
         answer = empty.json("posture")
-        assert list(answer) == ["provider", "database", "outbox", "inbox", "services"]
+        assert list(answer) == ["provider", "database", "data_sources", "inbox_source", "outbox", "inbox", "services"]
         assert (answer["provider"], answer["database"]) == ("in_process", empty.settings().database.kind)
         assert answer["outbox"]["enabled"] is True
         assert answer["inbox"] == {"enabled": False, "source": "transport"}

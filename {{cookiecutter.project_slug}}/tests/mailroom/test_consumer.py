@@ -227,7 +227,10 @@ async def test_a_handler_that_empties_the_session_does_not_empty_the_inbox(compo
         assert sent.message_id in await inbox_ids(mailroom)
 
 
+@databases.on_sqlite
 async def test_a_commit_after_the_session_was_emptied_is_no_record(compose: Compose) -> None:
+    """Where the row is flushed at once, it is no longer in the session's hands, and is committed."""
+
     async def expunge_and_commit(event: Deposited, context: Context[Any]) -> None:
         context.session.expunge_all()
         await context.session.commit()

@@ -105,6 +105,8 @@ def test_no_section_at_all_means_in_process() -> None:
     assert as_json(posture) == {
         "provider": "in_process",
         "database": "sqlite",
+        "data_sources": {"default": "sqlite"},
+        "inbox_source": "default",
         "outbox": {"enabled": False, "source": "transport"},
         "inbox": {"enabled": False, "source": "transport"},
         "services": ["OutboxDisabledNotice"],

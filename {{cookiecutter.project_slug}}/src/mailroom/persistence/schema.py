@@ -112,7 +112,7 @@ async def revision(
     created: list[Path] = []
 
     def write(migrations: Config) -> None:
-        folder = str(_versions(migrations, source))
+        folder = None if source == DEFAULT_SOURCE else str(_versions(migrations, source))
         script = alembic.revision(migrations, message, autogenerate=autogenerate, version_path=folder)
         scripts = script if isinstance(script, list) else [script]
         created.extend(Path(one.path) for one in scripts if one is not None)
