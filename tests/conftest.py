@@ -9,8 +9,13 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 from checkout import ROOT, TAG, ProjectOn, Render, git, source_files, succeed
+
+# What a machine is slow at depends on what else it does, so a slow example says nothing about the code.
+hypothesis.settings.register_profile("template", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("template")
 
 
 @pytest.fixture(scope="session")
