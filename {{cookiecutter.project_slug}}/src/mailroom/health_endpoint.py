@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 LOOP_SECONDS = 3.0
 """How long the event loop may take to answer; more than the database may take, which is asked from there."""
 CLIENT_SECONDS = 5.0
-"""How long a client may take to ask."""
+"""How long a client may be silent while it asks."""
 STOP_SECONDS = 5.0
 POLL_SECONDS = 0.1
 

@@ -255,8 +255,9 @@ class Mailroom:
                 await stop.wait()
                 logger.info("stopping", within_seconds=self.settings.shutdown_timeout_seconds)
         except asyncio.CancelledError:
-            if not gave_up.is_set() or task.uncancel():
+            if not gave_up.is_set():
                 raise
+            task.uncancel()
             logger.info("stopped before it had started")
 
     async def drain(self, progress: Callable[[int], None] = lambda count: None) -> int:

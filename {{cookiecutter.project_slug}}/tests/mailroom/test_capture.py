@@ -291,6 +291,20 @@ class TestRollingBack:
             await session.commit()
         assert await amounts(mailroom) == [payload(5)]
 
+    async def test_an_earlier_commit_of_the_session_does_not_count_for_what_is_rolled_back(
+        self, mailroom: Mailroom
+    ) -> None:
+        account = Account()
+        account.deposit(5)
+        async with mailroom.sessions()() as session:
+            mailroom.publish(session, Deposited(amount=1))
+            await session.commit()
+            session.add(account)
+            await session.rollback()
+            session.add(account)
+            await session.commit()
+        assert await amounts(mailroom) == [payload(1), payload(5)]
+
     async def test_a_loaded_aggregate_forgets_what_was_rolled_back_with_it(self, mailroom: Mailroom) -> None:
         stored = await stored_account(mailroom)
         async with mailroom.sessions()() as session:

@@ -213,6 +213,23 @@ async def test_a_handler_that_closes_the_session_fails_the_message(compose: Comp
     assert await inbox_ids(mailroom) == []
 
 
+@pytest.mark.parametrize("ended_well", ["commit", "savepoint"])
+async def test_what_ended_well_before_does_not_excuse_a_rollback(compose: Compose, ended_well: str) -> None:
+    async def roll_back(event: Deposited, context: Context[Any]) -> None:
+        if ended_well == "commit":
+            await context.session.commit()
+        else:
+            async with context.session.begin_nested():
+                effect(context, "in the savepoint")
+        effect(context, "lost")
+        await context.session.flush()
+        await context.session.rollback()
+
+    mailroom = await compose(handling(roll_back))
+    with pytest.raises(RolledBackError):
+        await mailroom.consumer.consume(message(), 1)
+
+
 async def test_a_handler_that_empties_the_session_does_not_empty_the_inbox(compose: Compose) -> None:
     async def expunge(event: Deposited, context: Context[Any]) -> None:
         context.session.expunge_all()
@@ -228,7 +245,9 @@ async def test_a_handler_that_empties_the_session_does_not_empty_the_inbox(compo
 
 
 @databases.on_sqlite
-async def test_a_commit_after_the_session_was_emptied_is_no_record(compose: Compose) -> None:
+async def test_a_commit_after_the_session_was_emptied_is_no_record(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where the row is flushed at once, it is no longer in the session's hands, and is committed."""
 
     async def expunge_and_commit(event: Deposited, context: Context[Any]) -> None:
@@ -240,6 +259,7 @@ async def test_a_commit_after_the_session_was_emptied_is_no_record(compose: Comp
     for _ in range(2):
         with pytest.raises(ValueError, match="no luck"):
             await mailroom.consumer.consume(sent, 1)
+    assert "will never run" not in caplog.text
 
 
 async def test_a_handler_may_roll_back_its_own_savepoint(compose: Compose) -> None:

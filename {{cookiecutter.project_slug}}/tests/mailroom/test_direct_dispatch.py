@@ -185,7 +185,8 @@ async def test_a_task_that_a_handler_left_behind_dispatches_for_itself(compose: 
     async def spawn(event: Started, context: Context[Any]) -> None:
         async def later() -> None:
             await go.wait()
-            await mailroom.publish(Deposited(amount=7))
+            async with mailroom.transaction() as session:
+                mailroom.publish(session, Deposited(amount=7))
 
         left.append(asyncio.create_task(later()))
 

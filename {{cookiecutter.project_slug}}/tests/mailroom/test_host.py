@@ -209,8 +209,9 @@ async def test_running_touches_no_signal_handler(compose: Compose) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_run_stops_on_a_signal_after_finishing_what_is_in_flight(
-    compose: Compose, number: signal.Signals
+    compose: Compose, number: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     entered, go = asyncio.Event(), asyncio.Event()
     slow = Handlers()
 
@@ -229,6 +230,8 @@ async def test_run_stops_on_a_signal_after_finishing_what_is_in_flight(
     go.set()
     await running
     assert await effects(mailroom) == ["finished"]
+    assert "stopping" in caplog.messages
+    assert "stopped before it had started" not in caplog.messages
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -236,18 +239,26 @@ async def test_run_gives_up_on_a_start_that_takes_too_long_for_who_stops_it(
     compose: Compose, number: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    starting = asyncio.Event()
+    starting, stopped = asyncio.Event(), asyncio.Event()
 
     class Unreachable(Broker):
         async def start(self) -> None:
             starting.set()
             await asyncio.Event().wait()
 
+        async def stop(self) -> None:
+            os.kill(os.getpid(), number)  # somebody is impatient
+            for _ in range(10):
+                await asyncio.sleep(0)
+            stopped.set()
+
     mailroom = await compose(handlers, message_bus={"provider": "stand_in"}, transports={"stand_in": Unreachable()})
     running = asyncio.create_task(mailroom.run())
     await starting.wait()
     os.kill(os.getpid(), number)
     await running
+    assert stopped.is_set()
+    assert not running.cancelling()
     assert background_tasks() == []
     assert "stopped before it had started" in caplog.messages
 

@@ -319,6 +319,29 @@ class TestTransportDown:
         await mailroom.drain()
         assert (await rows(mailroom))[1].dead_lettered_on is not None
 
+    async def test_after_a_lost_connection_rows_are_sent_one_by_one(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        lost, in_flight, together = 0, 0, 0
+
+        async def behave(message: Message) -> None:
+            nonlocal lost, in_flight, together
+            if lost < 3:
+                lost += 1
+                raise ConnectionLostError("connection reset")
+            in_flight += 1
+            together = max(together, in_flight)
+            for _ in range(10):  # long enough for the relay to claim more
+                await rows(mailroom)
+            in_flight -= 1
+
+        broker = Broker(behave)
+        mailroom = await compose_with(broker)
+        await publish(mailroom, 1, 2, 3)
+        await mailroom.drain()
+        assert sorted(broker.sent) == [1, 2, 3]
+        assert together == 1
+
     async def test_during_an_outage_nothing_is_held_so_that_a_kill_charges_nobody(
         self, compose_with: Callable[..., Awaitable[Mailroom]]
     ) -> None:
@@ -437,7 +460,8 @@ class TestLeases:
             nonlocal alone, together
             alone += 1
             together = max(together, alone)
-            await asyncio.sleep(0)
+            for _ in range(10):  # long enough for the relay to claim more
+                await rows(mailroom)
             effect(context, f"{event.amount} at attempt {context.attempt}")
             alone -= 1
 
@@ -445,10 +469,43 @@ class TestLeases:
         await publish(mailroom, 1, 2, 3)
         await self.leases(mailroom).claim(Kind.INTEGRATION, 5)
         await expire_leases(mailroom)
+        await publish(mailroom, 4)
         await mailroom.drain()
         assert together == 1
-        assert await effects(mailroom) == [f"{amount} at attempt 2" for amount in (1, 2, 3)]
-        assert [row.attempts for row in await rows(mailroom)] == [1, 1, 1]
+        assert await effects(mailroom) == [*(f"{amount} at attempt 2" for amount in (1, 2, 3)), "4 at attempt 1"]
+        assert [row.attempts for row in await rows(mailroom)] == [1, 1, 1, 0]
+
+    async def test_a_row_that_may_have_killed_its_relay_is_alone_among_both_kinds(self, compose: Compose) -> None:
+        in_flight: set[str] = set()
+        beside_a_suspect: list[str] = []
+
+        async def watch(name: str) -> None:
+            in_flight.add(name)
+            for _ in range(10):  # long enough for the relay to claim more
+                await rows(mailroom)
+                if "suspect" in in_flight:
+                    beside_a_suspect.extend(in_flight - {"suspect"})
+            in_flight.discard(name)
+
+        handlers = Handlers()
+
+        @handlers.on(Deposited)
+        async def watch_suspect(event: Deposited, context: Context[Any]) -> None:
+            await watch("suspect")
+
+        @handlers.on(Renamed)
+        async def watch_other(event: Renamed, context: Context[Any]) -> None:
+            await watch(event.new_name)
+
+        mailroom = await compose(handlers, outbox_on=True, outbox={"batch_size": 1})
+        await publish(mailroom, 1)
+        await self.leases(mailroom).claim(Kind.INTEGRATION, 1)
+        await expire_leases(mailroom)
+        async with mailroom.transaction() as session:
+            for name in "abc":
+                mailroom.publish(session, Renamed(new_name=name))
+        assert await mailroom.drain() == 4
+        assert beside_a_suspect == []
 
     async def test_a_row_that_kills_its_relay_every_time_is_dead_lettered_and_its_neighbours_are_not_charged_again(
         self, compose: Compose
@@ -693,6 +750,17 @@ class TestWaking:
         async with started(mailroom.processor):
             await publish(mailroom, 1)
             await handled.wait()
+
+    async def test_more_rows_than_fit_into_a_batch_need_no_further_poll(self, compose: Compose) -> None:
+        slowly = {"polling_interval_seconds": 3600, "batch_size": 2}
+        mailroom = await compose(noting(), outbox_on=True, outbox=slowly)
+        await publish(mailroom, *range(7))
+        async with started(mailroom.processor):
+
+            async def is_done() -> bool:
+                return len(await effects(mailroom)) == 7
+
+            await until(is_done)
 
     async def test_what_another_process_commits_is_found_by_polling(self, compose: Compose) -> None:
         mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 0.01})

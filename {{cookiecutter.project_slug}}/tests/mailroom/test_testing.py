@@ -105,6 +105,8 @@ async def test_a_handler_works_again_after_the_block(harness: Harness) -> None:
     with harness.failing(book), pytest.raises(SimulatedError):
         await harness.deliver(Deposited(amount=1))
     assert await harness.deliver(Deposited(amount=2)) is Outcome.HANDLED
+    with harness.failing(book), pytest.raises(SimulatedError):
+        await harness.deliver(Deposited(amount=3))
 
 
 async def test_a_handler_that_was_to_fail_and_did_not_run_fails_the_test(harness: Harness) -> None:

@@ -10,10 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Shared by the lanes whose rows are handled in one process.
-
-    Nobody waits while `unless` says so: a lane that stops must not wait for rows that cannot be written back.
-    """
+    """Shared by the lanes whose rows are handled in one process."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -21,10 +18,10 @@ class Gate:
         self._changed = asyncio.Condition()
         self._turn = asyncio.Lock()
 
-    async def enter(self, *, unless: Callable[[], bool] = lambda: False) -> None:
+    async def enter(self) -> None:
         """Waits while one row is alone, then counts one more."""
         async with self._changed:
-            await self._changed.wait_for(lambda: not self._is_closed or unless())
+            await self._changed.wait_for(lambda: not self._is_closed)
             self._inside += 1
 
     async def leave(self) -> None:
@@ -33,7 +30,7 @@ class Gate:
             self._changed.notify_all()
 
     async def look_again(self) -> None:
-        """Lets those who wait ask `unless` once more."""
+        """Something outside of the gate has changed; whoever waits asks again."""
         async with self._changed:
             self._changed.notify_all()
 
@@ -43,7 +40,11 @@ class Gate:
 
     @asynccontextmanager
     async def alone(self, *, unless: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
-        """Keeps newcomers out, waits until everybody has left, and is then the only one."""
+        """Keeps newcomers out, waits until everybody has left, and is then the only one.
+
+        Nobody is waited for while `unless` says so: a lane that stops must not wait for rows that cannot be written
+        back. `look_again` asks it once more.
+        """
         async with self._turn:
             self._is_closed = True
             try:

@@ -138,7 +138,7 @@ class Lane:
 
     async def _claim(self, limit: int) -> int:
         self._has_fresh = False
-        await self._gate.enter(unless=self._stopping.is_set)
+        await self._gate.enter()
         try:
             rows = await self._leases.claim(self.kind, limit)
             self._gate.add(len(rows))

@@ -25,8 +25,6 @@ class WriteBack:
     def start(self) -> None:
         if self.task is None:
             self.task = asyncio.create_task(self._run(), name="outbox write-back")
-            if self._waiting:  # the last stop could not write them
-                self._has_more.set()
 
     def add(self, settlement: Settlement) -> None:
         self._waiting.append(settlement)
@@ -46,20 +44,23 @@ class WriteBack:
         failures = 0
         while True:
             await self._has_more.wait()
-            self._has_more.clear()
             try:
                 await self._write()
                 failures = 0
             except Exception:
                 failures += 1
                 logger.warning("outbox write-back failed, trying again", exc_info=True)
-                self._has_more.set()
                 await asyncio.sleep(backoff_seconds(failures, base=0.1, cap=5))
 
     async def _write(self) -> None:
         async with self._writing:
+            self._has_more.clear()
             settlements = tuple(self._waiting)
-            lost = await self._leases.write_back(settlements)
+            try:
+                lost = await self._leases.write_back(settlements)
+            except BaseException:
+                self._has_more.set()  # for the next try, or for the next start
+                raise
             del self._waiting[: len(settlements)]
             if lost:
                 logger.warning(
