@@ -130,7 +130,10 @@ def test_both_offer_the_same_plain_defaults(name: str) -> None:
     assert COOKIECUTTER[name] == ASKED[name]["default"]
 
 
-@given(st.text(max_size=60) | st.sampled_from([*RULES.installed_names, *RULES.standard_library, "Con", "Émail", "3 d"]))
+KNOWN_NAMES = [*RULES.installed_names, *RULES.standard_library, "Con", "Émail", "3 d", "Größe"]
+
+
+@given(st.text(max_size=60) | st.sampled_from(KNOWN_NAMES))
 def test_both_derive_the_same_names_and_never_one_that_is_refused(project_name: str) -> None:
     context = generate_context(str(ROOT / "cookiecutter.json"))
     context["cookiecutter"]["project_name"] = "{{ cookiecutter._given }}"
@@ -141,6 +144,13 @@ def test_both_derive_the_same_names_and_never_one_that_is_refused(project_name: 
     assert derived["package_name"] == RULES.derive_package_name(slug).strip()
     assert not RULES.refuse_project_slug(slug).strip()
     assert not RULES.refuse_package_name(derived["package_name"]).strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"), [("Café Größe", "cafe-grosse"), ("Bob's Shop", "bobs-shop"), ("3 d", "d"), ("商店", "service")]
+)
+def test_a_slug_reads_like_the_name(name: str, slug: str) -> None:
+    assert RULES.derive_project_slug(name).strip() == slug
 
 
 def test_the_default_project_is_called_shop() -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from support import Account, Compose, Deposited, Renamed, effect, effects
 
 from mailroom import Context, Handlers, Mailroom, Reject, Settings
-from mailroom.errors import DatabaseUnavailableError
+from mailroom.errors import DatabaseUnavailableError, HandlerTimeoutError
 from mailroom.events import Event, Kind
 from mailroom.persistence import schema
 from mailroom.testing import Clock, Harness, Outcome, State, migrated, raised_by
@@ -111,10 +111,52 @@ async def test_a_handler_works_again_after_the_block(harness: Harness) -> None:
 
 async def test_a_handler_that_was_to_fail_and_did_not_run_fails_the_test(harness: Harness) -> None:
     with (
-        pytest.raises(AssertionError, match=r"book was to fail 2 times, and ran 0 times"),
+        pytest.raises(AssertionError, match=r"was to fail 2 times, and did 0 times: it did not get to its end"),
         harness.failing(book, times=2),
     ):
         pass
+
+
+async def test_a_handler_that_failed_by_itself_instead_is_the_cause(compose: Compose) -> None:
+    broken = Handlers()
+
+    @broken.on(Deposited)
+    async def divide(event: Deposited, context: Context[Any]) -> None:
+        raise ZeroDivisionError
+
+    with Harness(await compose(broken, outbox_on=True)) as harness:
+        await deposit(harness.mailroom, 1)
+        with pytest.raises(AssertionError, match=r"it raised ZeroDivisionError") as wrong, harness.failing(divide):
+            await harness.relay_once()
+    assert isinstance(wrong.value.__cause__, ZeroDivisionError)
+
+
+async def test_what_goes_wrong_in_the_block_is_told_rather_than_that_the_handler_did_not_run(harness: Harness) -> None:
+    with pytest.raises(KeyError, match="mine"), harness.failing(book):
+        raise KeyError("mine")
+
+
+async def test_a_handler_that_was_told_to_fail_keeps_its_name(compose: Compose) -> None:
+    slow = Handlers()
+
+    @slow.on(Deposited, timeout_seconds=0.01)
+    async def sleep(event: Deposited, context: Context[Any]) -> None:
+        if event.amount:
+            await asyncio.Event().wait()
+
+    with Harness(await compose(slow)) as harness, harness.failing(sleep):
+        with pytest.raises(HandlerTimeoutError, match=r"sleep ran longer than 0.01 seconds"):
+            await harness.deliver(Deposited(amount=1))
+        with pytest.raises(SimulatedError, match="sleep was told to fail"):
+            await harness.deliver(Deposited(amount=0))
+
+
+async def test_a_handler_is_told_to_fail_once_at_a_time(harness: Harness) -> None:
+    with harness.failing(book):
+        with pytest.raises(ValueError, match="lets book fail already"), harness.failing(book):
+            pass
+        with pytest.raises(SimulatedError):
+            await harness.deliver(Deposited(amount=1))
 
 
 async def test_what_is_no_handler_of_the_service_cannot_be_made_to_fail(harness: Harness) -> None:
@@ -203,6 +245,45 @@ async def test_a_drain_lets_delays_and_retries_pass_until_nothing_is_pending(har
         await harness.drain()
     await harness.assert_outbox(dead_lettered=1)
     assert await harness.drain() == 0
+
+
+async def test_a_drain_waits_for_what_becomes_due_while_it_looks(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock runs on: between the relay and the look for what comes next, the last row may become due."""
+    next_due = harness._next_due
+
+    async def later() -> datetime | None:
+        harness.clock.move(days=1)
+        return await next_due()
+
+    monkeypatch.setattr(harness, "_next_due", later)
+    await deposit(harness.mailroom, 1)
+    with harness.failing(book):
+        assert await harness.drain() == 2
+
+
+async def test_a_harness_within_another_one_gives_the_clock_back(harness: Harness) -> None:
+    at = harness.clock.freeze(datetime(2030, 1, 1, tzinfo=UTC))
+    with Harness(harness.mailroom) as inner:
+        inner.clock.freeze(datetime(2040, 1, 1, tzinfo=UTC))
+    event = await deposit(harness.mailroom, 1)
+    (row,) = await harness.outbox()
+    assert (event.occurred_on, row.available_on) == (at, at)
+    assert inner.raised(Event) == []
+
+
+async def test_two_harnesses_share_a_clock(harness: Harness, compose: Compose) -> None:
+    with Harness(await compose(handlers), clock=harness.clock) as other:
+        other.clock.freeze(datetime(2030, 1, 1, tzinfo=UTC))
+        assert Deposited(amount=1).occurred_on == harness.clock()
+
+
+async def test_a_harness_that_is_in_use_twice_or_not_at_all_is_refused(harness: Harness) -> None:
+    with pytest.raises(RuntimeError, match="in use already"), harness:
+        pass
+    with pytest.raises(RuntimeError, match="not in use"):
+        await Harness(harness.mailroom).drain()
 
 
 async def test_a_drain_takes_over_what_another_relay_has_left_behind(harness: Harness) -> None:

@@ -1,7 +1,7 @@
 """One data source: its engine, its sessions, and how its transactions begin."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -70,9 +70,15 @@ class Database:
         """Sessions whose events go to `sink`. Objects stay readable after a commit."""
         return _sessionmaker(self.engine, capture.session_info(sink, observers))
 
-    def go_by(self, clock: Callable[[], datetime] | None) -> None:
+    @contextmanager
+    def going_by(self, clock: Callable[[], datetime]) -> Iterator[None]:
         """Lets due times, leases and retention go by this clock instead of the database's: for tests alone."""
+        before = self.claims
         self.claims = claims_for(self.kind, clock)
+        try:
+            yield
+        finally:
+            self.claims = before
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:

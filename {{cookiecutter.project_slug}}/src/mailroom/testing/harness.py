@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -33,31 +33,36 @@ ROUNDS = 1_000
 class Harness:
     """A composed service in the hands of a test; a context manager. Its clock decides what is due.
 
-    Whatever the posture is, handlers run in the test's own task or in one that it waits for.
+    Whatever the posture is, handlers run in the test's own task or in one that it waits for. Where two are in use, the
+    clock of the inner one says when new events happen; `clock` lets them share one.
     """
 
-    def __init__(self, mailroom: Mailroom) -> None:
+    def __init__(self, mailroom: Mailroom, *, clock: Clock | None = None) -> None:
         self.mailroom = mailroom
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self._raised: list[Event] = []
+        self._use: ExitStack | None = None
 
     def __enter__(self) -> Self:
-        self._stop_observing = self.mailroom.observe(self._raised.extend)
+        if self._use is not None:
+            raise RuntimeError("this harness is in use already, by an outer block or by the fixture")
+        self._use = ExitStack()
+        self._use.callback(self.mailroom.observe(self._raised.extend))
         for source in self.mailroom.data_sources.values():
-            source.database.go_by(self.clock)
-        self._events_now, events.now = events.now, self.clock
+            self._use.enter_context(source.database.going_by(self.clock))
+        self._use.callback(setattr, events, "now", events.now)
+        events.now = self.clock
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        events.now = self._events_now
-        for source in self.mailroom.data_sources.values():
-            source.database.go_by(None)
-        self._stop_observing()
+        if self._use is not None:
+            self._use.close()
+            self._use = None
 
     def raised(self, event: type[E]) -> list[E]:
-        """The events of this type that were committed so far, in order; `raised(Event)` for all of them."""
+        """The events of this type that were committed while in use, in order; `raised(Event)` for all of them."""
         return [one for one in self._raised if isinstance(one, event)]
 
     async def deliver(self, event: Event, *, attempt: int = 1) -> Outcome:
@@ -73,9 +78,12 @@ class Harness:
     ) -> Iterator[Failures]:
         """Lets a handler do its work and then fail, the first `times` times that it runs in this block.
 
-        Raises LookupError if it is no handler of this service, and AssertionError at the end of the block if it did
-        not run that often.
+        Raises LookupError if it is no handler of this service, ValueError if an outer block lets it fail already, and
+        AssertionError at the end of the block if it did not fail that often.
         """
+        failing = [one.function.function for one in self.mailroom.handlers if isinstance(one.function, Failures)]
+        if handler in failing:
+            raise ValueError(f"an outer block lets {handler.__qualname__} fail already; give that one more `times`")
         failures = Failures(handler, times, error)
         self.mailroom.handlers.replace(handler, failures)
         try:
@@ -91,21 +99,20 @@ class Harness:
     async def drain(self) -> int:
         """Relays until nothing is pending, moving the clock past every backoff and delay. Returns how many were taken.
 
-        Raises AssertionError if that never happens.
+        Raises AssertionError if that never happens, and RuntimeError outside of its block, where no clock can move.
         """
+        if self._use is None:
+            raise RuntimeError("this harness is not in use: it needs its block, with Harness(mailroom) as harness")
         taken = 0
         for _ in range(ROUNDS):
             taken += await self.relay_once()
+            left = (await self.mailroom.outbox.stats()).pending
+            if not left:
+                return taken
             due = await self._next_due()
-            if due is None:
-                break
-            self.clock.move(seconds=(due - self.clock()).total_seconds() + 0.001)
-        left = (await self.mailroom.outbox.stats()).pending
-        if left:
-            raise AssertionError(
-                f"the outbox does not become quiet: {left} rows are still pending{await self._shown()}"
-            )
-        return taken
+            if due is not None:  # else what is left has become due just now
+                self.clock.move(seconds=max(0.0, (due - self.clock()).total_seconds()) + 0.001)
+        raise AssertionError(f"the outbox does not become quiet: {left} rows are still pending{await self._shown()}")
 
     async def outbox(self, event: type[Event] | None = None) -> list[Entry]:
         """The rows of the outbox, the oldest first: of one event, or of all."""
