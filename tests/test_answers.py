@@ -130,7 +130,7 @@ def test_both_offer_the_same_plain_defaults(name: str) -> None:
 
 
 @settings(deadline=None)  # a machine that is busy says nothing about the names
-@given(st.text(max_size=60) | st.sampled_from([*RULES.installed_names, *RULES.standard_library, "Con", "Émail", "3 d", "Größe"]))
+@given(st.text(max_size=60) | st.sampled_from([*RULES.installed_names, *RULES.standard_library, "Con", "3 d", "Größe"]))
 def test_both_derive_the_same_names_and_never_one_that_is_refused(project_name: str) -> None:
     context = generate_context(str(ROOT / "cookiecutter.json"))
     context["cookiecutter"]["project_name"] = "{{ cookiecutter._given }}"
