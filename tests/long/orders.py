@@ -94,7 +94,7 @@ def compose(
     """A mailroom on this database, with the outbox on and everything quick. `sections` go to the settings."""
     given = sections or {}
     settings = Settings(
-        database={"url": url},
+        database={"url": url, "busy_timeout_seconds": 60},  # how long SQLite's crowd waits depends on the machine
         message_bus={"enable_outbox": True, "enable_inbox": inbox, **given.get("message_bus", {})},
         outbox={
             "polling_interval_seconds": 0.05,
