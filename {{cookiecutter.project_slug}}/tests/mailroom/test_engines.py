@@ -13,7 +13,7 @@ import pytest
 from databases import on_servers
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
-from support import Account, Compose, Deposited, effect, effects
+from support import Account, Compose, Deposited, effect, effects, rows
 
 from mailroom import Context, Handlers, Mailroom, Settings
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError
@@ -160,6 +160,20 @@ async def test_a_serialization_failure_is_known_by_its_code(compose: Compose) ->
     assert failed.value.orig is not None
     assert kind.is_transient(failed.value.orig)
     assert not kind.is_transient(ValueError("deadlock detected"))
+
+
+@on_servers
+async def test_a_connection_that_dies_before_the_commit_is_the_error_that_the_commit_raises(compose: Compose) -> None:
+    mailroom, other = await compose(outbox_on=True), await compose()
+    async with mailroom.sessions()() as session:
+        await session.execute(text("SELECT 1"))
+        mailroom.publish(session, Deposited(amount=1))
+        async with other.database.connection() as connection:
+            await connection.execute(text(KILL_THE_OTHERS[mailroom.database.kind]))
+        with pytest.raises(DBAPIError):
+            await session.commit()
+    await mailroom.publish(Deposited(amount=2))
+    assert len(await rows(mailroom)) == 1
 
 
 @on_servers

@@ -15,6 +15,7 @@ inserted last. What cannot be sealed fails the commit:
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -203,7 +204,8 @@ def _seal(connection: Connection) -> None:
             ledger.sealed = sink.seal(connection, tuple(ledger.raised))
         except BaseException:
             # SQLAlchemy takes a transaction whose commit failed for ended, and would pool the connection as it is.
-            connection.dialect.do_rollback(connection.connection)
+            with suppress(Exception):  # a connection that is gone has nothing to roll back
+                connection.dialect.do_rollback(connection.connection)
             raise
 
 
