@@ -31,9 +31,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield url
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """For tests in which the logging of the process is configured."""
+    """Commands configure the logging of their process, which is that of the next test, too."""
     changed = [logging.getLogger(name) for name in (None, "alembic", "aiosqlite")]
     levels = [logger.level for logger in changed]
     handlers = logging.getLogger().handlers

@@ -29,8 +29,6 @@ from mailroom.outbox import administration
 from mailroom.outbox.leases import Leases
 from mailroom.persistence.tables import OutboxMessage
 
-pytestmark = pytest.mark.usefixtures("logging_as_it_was")
-
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 Run = Callable[..., Result]
 

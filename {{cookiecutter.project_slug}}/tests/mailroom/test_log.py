@@ -19,9 +19,6 @@ from mailroom.settings import LoggingSettings
 SECRET = "a-private-account"
 
 
-pytestmark = pytest.mark.usefixtures("logging_as_it_was")
-
-
 @pytest.mark.parametrize("shape", ["json", "console"])
 def test_logs_are_one_event_per_line_with_their_facts(
     shape: Literal["json", "console"], capsys: pytest.CaptureFixture[str]
