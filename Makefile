@@ -21,9 +21,9 @@ export UV_PYTHON_DOWNLOADS := never
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 SPHINX := $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky
 RENDER := $(BIN)/cookiecutter --no-input --output-dir
-LINTED := docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/tests/mailroom" "$(PROJECT)/migrations"
+LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/tests/mailroom" "$(PROJECT)/migrations"
 
-.PHONY: help demo test test-lint test-framework test-template lint format docs docs-links docs-settings clean
+.PHONY: help demo test test-lint test-framework test-template test-long bench-claim lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -74,6 +74,12 @@ test-framework: .venv/dev.done ## run the framework's tests where they lie
 
 test-template: .venv/dev.done ## run the template's tests: answers, both engines, hooks, the rendered project
 	@$(BIN)/python -m pytest -q -n $(JOBS) tests
+
+test-long: .venv/dev.done ## kill, crowd and restart more often and for longer than `make test` does
+	@MAILROOM_KILLS=500 MAILROOM_EVENTS=20000 $(BIN)/python -m pytest -q tests/long --timeout 3600
+
+bench-claim: .venv/dev.done ## measure what a claim costs in a full table
+	@$(BIN)/python benchmarks/claim.py
 
 lint: test-lint ## check style and types
 
