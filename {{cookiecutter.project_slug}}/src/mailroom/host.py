@@ -100,8 +100,9 @@ class Mailroom:
         for source in self.data_sources.values():
             source.relay_by(routes, gate)
         self._lifecycle = Lifecycle()
-        essential = dict.fromkeys((DEFAULT_SOURCE, self.posture.inbox_source))
-        self._examination = Examination(self._lifecycle, {name: self.data_sources[name].database for name in essential})
+        self._essential = dict.fromkeys((DEFAULT_SOURCE, self.posture.inbox_source))
+        databases = {name: self.data_sources[name].database for name in self._essential}
+        self._examination = Examination(self._lifecycle, databases)
         self.services = self._choose_services()
 
     @property
@@ -260,8 +261,14 @@ class Mailroom:
             task.uncancel()
             logger.info("stopped before it had started")
 
-    async def drain(self, progress: Callable[[int], None] = lambda count: None) -> int:
-        """Sends what is due in the outbox until nothing is, whatever the posture. Returns how many rows it took."""
+    async def drain(
+        self, progress: Callable[[int], None] = lambda count: None, *, data_source: str | None = None
+    ) -> int:
+        """Sends what is due in the outbox until nothing is, whatever the posture. Returns how many rows it took.
+
+        In every data source, or in one.
+        """
+        sources = self.data_sources.values() if data_source is None else [self.data_source(data_source)]
         await self.transport.start()
         done = 0
 
@@ -269,23 +276,28 @@ class Mailroom:
             progress(done + count)
 
         try:
-            for source in self.data_sources.values():
+            for source in sources:
                 done += await source.processor.drain(so_far)
             return done
         finally:
             await self.transport.stop()
 
-    async def ensure_migrated(self) -> None:
+    async def ensure_migrated(self, *data_sources: str) -> None:
         """Raises SchemaError, with the command to run, if a database is not migrated to what the code needs.
 
-        Raises DatabaseUnavailableError if nobody answers; one of several data sources that does not is a WARNING: the
-        others go on, and its relay works once it is back.
+        Of these data sources, or of all. Raises DatabaseUnavailableError if nobody answers.
         """
-        for name, source in self.data_sources.items():
+        for name in data_sources or self.data_sources:
+            engine = self.data_source(name).database.engine
+            await ensure_migrated(engine, command=self._command, source=name)
+
+    async def _ensure_that_it_can_start(self) -> None:
+        """A data source that is away is a WARNING, unless nothing goes without it: its relay works once it is back."""
+        for name in self.data_sources:
             try:
-                await ensure_migrated(source.database.engine, command=self._command, source=name)
+                await self.ensure_migrated(name)
             except DatabaseUnavailableError as error:
-                if name in (DEFAULT_SOURCE, self.posture.inbox_source):
+                if name in self._essential:
                     raise
                 logger.warning("data source unavailable", data_source=name, reason=str(error))
 
@@ -309,7 +321,7 @@ class Mailroom:
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[None]:
         try:
-            await self.ensure_migrated()
+            await self._ensure_that_it_can_start()
             async with self._lifecycle.through(self.services):
                 yield
         finally:

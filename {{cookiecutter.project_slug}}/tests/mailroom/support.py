@@ -10,7 +10,7 @@ from sqlalchemy import ForeignKey, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from mailroom import Context, DomainEvent, IntegrationEvent, Mailroom, RaisesEvents, Settings
+from mailroom import Context, DomainEvent, Handlers, IntegrationEvent, Mailroom, RaisesEvents, Settings
 from mailroom.envelope import Message
 from mailroom.messaging.consumer import Consumer
 from mailroom.persistence.database import Database
@@ -59,6 +59,17 @@ class Effect(Base):
 def effect(context: Context[Any], what: str = "") -> None:
     """Leaves a trace of a handler in its own transaction."""
     context.session.add(Effect(message_id=context.message_id, what=what))
+
+
+def noting() -> Handlers:
+    """Each deposit leaves its amount behind."""
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        effect(context, str(event.amount))
+
+    return handlers
 
 
 async def create_tables(mailroom: Mailroom) -> None:

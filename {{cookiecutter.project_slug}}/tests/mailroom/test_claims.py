@@ -8,9 +8,9 @@ from uuid import uuid4
 import databases
 import pytest
 from sqlalchemy import Executable, insert, text
-from support import Compose, Deposited, effect, effects, outbox_row, rows
+from support import Compose, Deposited, effects, noting, outbox_row, rows
 
-from mailroom import Context, Handlers, Mailroom
+from mailroom import Mailroom
 from mailroom.events import Kind
 from mailroom.outbox.leases import Leases
 from mailroom.persistence.claims import claims_for
@@ -18,16 +18,6 @@ from mailroom.persistence.claims.base import slots
 from mailroom.persistence.tables import OutboxMessage
 
 WITH_PLANS = [kind for kind in databases.KINDS if kind != "sqlserver"]
-
-
-def noting() -> Handlers:
-    handlers = Handlers()
-
-    @handlers.on(Deposited)
-    async def note(event: Deposited, context: Context[Any]) -> None:
-        effect(context, str(event.amount))
-
-    return handlers
 
 
 def statements(kind: str) -> dict[str, Executable]:

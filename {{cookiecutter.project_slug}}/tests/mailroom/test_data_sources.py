@@ -10,8 +10,10 @@ import databases
 import pytest
 import pytest_asyncio
 import support
+from databases import out_of_reach
+from pydantic import SecretStr
 from sqlalchemy import event, select
-from support import Account, Deposited, Effect, effect
+from support import Account, Deposited, Effect, effect, noting
 from typer.testing import CliRunner
 
 from mailroom import Context, Handlers, Mailroom, Settings
@@ -59,16 +61,6 @@ async def compose(urls: tuple[str, str]) -> AsyncIterator[Compose]:
 async def tables(compose: Compose) -> None:
     for source in compose().data_sources.values():
         await support.create_all(source.database)
-
-
-def noting() -> Handlers:
-    handlers = Handlers()
-
-    @handlers.on(Deposited)
-    async def note(event: Deposited, context: Context[Any]) -> None:
-        effect(context, str(event.amount))
-
-    return handlers
 
 
 async def found(mailroom: Mailroom, source: str, column: Any) -> list[Any]:
@@ -215,15 +207,19 @@ async def test_a_source_that_is_away_at_the_start_is_a_warning_unless_nothing_go
         if source == away:
             raise DatabaseUnavailableError(f"{source} is away")
 
+    async def start(mailroom: Mailroom) -> None:
+        async with mailroom.running():
+            pass
+
     monkeypatch.setattr("mailroom.host.ensure_migrated", ensure_migrated)
-    await compose().ensure_migrated()
+    await start(compose())
     (record,) = [record for record in caplog.records if record.message == "data source unavailable"]
     assert record.levelname == "WARNING"
     with pytest.raises(DatabaseUnavailableError):
-        await compose(inbox_in="billing").ensure_migrated()
+        await start(compose(inbox_in="billing"))
     away = "default"
     with pytest.raises(DatabaseUnavailableError):
-        await compose().ensure_migrated()
+        await start(compose())
 
 
 class TestMigrations:
@@ -235,6 +231,7 @@ class TestMigrations:
         settings = Settings(
             database={"url": urls[0]}, data_sources={"billing": {"url": urls[1]}}, message_bus={"enable_outbox": True}
         )
+        self.settings = settings
         app = create_cli("bank", settings=lambda: settings, mailroom=lambda: Mailroom(settings, command="bank"))
         return lambda *arguments: CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
 
@@ -276,6 +273,21 @@ class TestMigrations:
         assert examined["healthy"]
         assert {"schema", "schema (billing)", "pending (billing)"} <= {check["name"] for check in examined["checks"]}
         assert "data sources: default" in run("posture").stdout
+
+    @pytest.mark.parametrize("command", ["stats", "drain", "list", "show 1", "replay --all", "purge"])
+    def test_a_source_that_is_away_is_a_message_of_the_commands_that_need_it_and_of_no_other(
+        self, run: Callable[..., Any], urls: tuple[str, str], command: str
+    ) -> None:
+        run("db", "init", "billing")
+        run("db", "upgrade")
+        self.settings.data_sources["billing"] = self.settings.data_sources["billing"].model_copy(
+            update={"url": SecretStr(out_of_reach(urls[1]))}
+        )
+        refused = run("outbox", *command.split(), "--data-source", "billing")
+        assert (refused.exit_code, refused.exception.__class__) == (1, SystemExit)
+        assert "cannot be used" in refused.stderr
+        if command != "show 1":  # there is none
+            assert run("outbox", *command.split(), "--data-source", "default").exit_code == 0
 
     async def test_the_start_asks_each_source_for_its_own_migrations(
         self, run: Callable[..., Any], compose: Compose, alembic_ini: Path

@@ -19,7 +19,6 @@ from mailroom import Context, Handlers, Mailroom, Settings
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
-from mailroom.persistence.engines import engine_kind
 from mailroom.testing import Harness
 
 KILL_THE_OTHERS = {
@@ -146,20 +145,28 @@ async def test_events_are_stored_and_relayed_at_every_isolation_level(compose: C
 
 
 @on_servers
-async def test_a_serialization_failure_is_known_by_its_code(compose: Compose) -> None:
-    mailroom = await compose(database={"isolation_level": "SERIALIZABLE"})
+async def test_a_handler_whose_transaction_the_database_gave_up_is_tried_again(compose: Compose) -> None:
+    handlers = Handlers()
+
+    @handlers.on(Deposited)
+    async def deposit(event: Deposited, context: Context[Any]) -> None:
+        mine = await context.session.get_one(Account, stored.id)
+        if context.attempt == 1:
+            async with mailroom.transaction() as another:
+                (await another.get_one(Account, stored.id)).balance = 100
+        mine.balance += event.amount
+
+    mailroom = await compose(handlers, outbox_on=True, inbox_on=True, database={"isolation_level": "SERIALIZABLE"})
     async with mailroom.transaction() as session:
-        session.add(account := Account())
-    async with mailroom.sessions()() as slow:
-        (await slow.get_one(Account, account.id)).balance = 1
-        async with mailroom.transaction() as fast:
-            (await fast.get_one(Account, account.id)).balance = 2
-        with pytest.raises(DBAPIError) as failed:
-            await slow.flush()
-    kind = engine_kind(mailroom.database.engine.dialect.name)
-    assert failed.value.orig is not None
-    assert kind.is_transient(failed.value.orig)
-    assert not kind.is_transient(ValueError("deadlock detected"))
+        session.add(stored := Account(balance=0))
+    with Harness(mailroom) as harness:
+        await mailroom.publish(Deposited(amount=5))
+        await harness.relay_once()
+        assert "concurrent update" in str((await rows(mailroom))[0].last_error)
+        await harness.drain()
+        await harness.assert_outbox(processed=1)
+    async with mailroom.reader() as session:
+        assert (await session.get_one(Account, stored.id)).balance == 105
 
 
 @on_servers

@@ -49,7 +49,7 @@ async def publish(mailroom: Mailroom, *amounts: int, key: str | None = None) -> 
             mailroom.publish(session, Deposited(amount=amount), ordering_key=key)
 
 
-def noting(fail_with: Callable[[int], Exception | None] = lambda amount: None) -> Handlers:
+def noting_attempts(fail_with: Callable[[int], Exception | None] = lambda amount: None) -> Handlers:
     handlers = Handlers()
 
     @handlers.on(Deposited)
@@ -73,7 +73,7 @@ async def started(processor: OutboxProcessor):  # type: ignore[no-untyped-def]
 
 class TestRouting:
     async def test_in_process_both_kinds_reach_the_handlers(self, compose: Compose) -> None:
-        handlers = noting()
+        handlers = noting_attempts()
 
         @handlers.on(Renamed)
         async def rename(event: Renamed, context: Context[Any]) -> None:
@@ -149,7 +149,7 @@ class TestRouting:
 class TestFailing:
     async def test_a_failing_message_backs_off_and_is_dead_lettered_after_its_attempts(self, compose: Compose) -> None:
         mailroom = await compose(
-            noting(lambda amount: ValueError("no luck") if amount == 1 else None),
+            noting_attempts(lambda amount: ValueError("no luck") if amount == 1 else None),
             outbox_on=True,
             outbox={"max_attempts": 3, "backoff_base_seconds": 10},
         )
@@ -169,7 +169,7 @@ class TestFailing:
         assert await mailroom.drain() == 0
 
     async def test_a_rejected_message_is_dead_lettered_at_once(self, compose: Compose) -> None:
-        mailroom = await compose(noting(lambda amount: Reject("we take no cash")), outbox_on=True)
+        mailroom = await compose(noting_attempts(lambda amount: Reject("we take no cash")), outbox_on=True)
         await publish(mailroom, 1)
         await mailroom.drain()
         (row,) = await rows(mailroom)
@@ -183,7 +183,7 @@ class TestFailing:
     async def test_an_unreadable_row_is_dead_lettered_at_once_and_the_rest_goes_on(
         self, compose: Compose, damage: dict[str, str], reason: str
     ) -> None:
-        mailroom = await compose(noting(), outbox_on=True)
+        mailroom = await compose(noting_attempts(), outbox_on=True)
         await publish(mailroom, 1, 2)
         await change_rows(mailroom, OutboxMessage.id == 1, **damage)
         await mailroom.drain()
@@ -193,7 +193,7 @@ class TestFailing:
         assert other.processed_on is not None
 
     async def test_an_unknown_type_or_version_backs_off_like_a_failure(self, compose: Compose) -> None:
-        mailroom = await compose(noting(), outbox_on=True)
+        mailroom = await compose(noting_attempts(), outbox_on=True)
         await publish(mailroom, 1, 2, 3)
         await change_rows(mailroom, OutboxMessage.id == 1, event_type="bank.of-tomorrow")
         await change_rows(mailroom, OutboxMessage.id == 2, event_version=2)
@@ -226,7 +226,7 @@ class TestFailing:
         assert tries.count(0) == 1
 
     async def test_an_error_text_is_kept_to_its_first_4000_characters(self, compose: Compose) -> None:
-        mailroom = await compose(noting(lambda amount: ValueError("x" * 9000)), outbox_on=True)
+        mailroom = await compose(noting_attempts(lambda amount: ValueError("x" * 9000)), outbox_on=True)
         await publish(mailroom, 1)
         await mailroom.drain()
         (row,) = await rows(mailroom)
@@ -247,13 +247,13 @@ class TestFailing:
             def __str__(self) -> str:
                 return told if told is not None else str(1 / 0)
 
-        mailroom = await compose(noting(lambda amount: OddError() if amount == 1 else None), outbox_on=True)
+        mailroom = await compose(noting_attempts(lambda amount: OddError() if amount == 1 else None), outbox_on=True)
         await publish(mailroom, 1, 2)
         assert await mailroom.drain() == 2
         assert [row.last_error for row in await rows(mailroom)] == [kept, None]
 
     async def test_a_handler_that_cancels_itself_is_a_failure_and_no_shutdown(self, compose: Compose) -> None:
-        mailroom = await compose(noting(lambda amount: asyncio.CancelledError()), outbox_on=True)  # type: ignore[arg-type, return-value]
+        mailroom = await compose(noting_attempts(lambda amount: asyncio.CancelledError()), outbox_on=True)  # type: ignore[arg-type, return-value]
         await publish(mailroom, 1)
         await mailroom.drain()
         (row,) = await rows(mailroom)
@@ -261,7 +261,7 @@ class TestFailing:
         assert "CancelledError" in str(row.last_error)
 
     async def test_in_process_with_the_inbox_a_retried_row_has_its_effects_once(self, compose: Compose) -> None:
-        mailroom = await compose(noting(), outbox_on=True, inbox_on=True)
+        mailroom = await compose(noting_attempts(), outbox_on=True, inbox_on=True)
         await publish(mailroom, 1)
         await mailroom.drain()
         await mailroom.outbox.replay(Selection(ids=[1]))
@@ -395,7 +395,7 @@ class TestLeases:
         assert sorted(claimed.id for claim in claims for claimed in claim) == list(range(1, 11))
 
     async def test_a_transaction_that_commits_late_is_not_skipped(self, compose: Compose) -> None:
-        mailroom = await compose(noting(), outbox_on=True)
+        mailroom = await compose(noting_attempts(), outbox_on=True)
         await publish(mailroom, 2, 1)
         await change_rows(mailroom, OutboxMessage.id == 1, available_on=mailroom.database.claims.later(60))
         await mailroom.drain()
@@ -510,7 +510,7 @@ class TestLeases:
     async def test_a_row_that_kills_its_relay_every_time_is_dead_lettered_and_its_neighbours_are_not_charged_again(
         self, compose: Compose
     ) -> None:
-        mailroom = await compose(noting(), outbox_on=True, outbox={"max_attempts": 3})
+        mailroom = await compose(noting_attempts(), outbox_on=True, outbox={"max_attempts": 3})
         await publish(mailroom, 1, 2)
         leases = self.leases(mailroom)
         await leases.claim(Kind.INTEGRATION, 5)
@@ -544,7 +544,7 @@ class TestSurviving:
     async def test_the_relay_goes_on_when_the_database_is_back(
         self, compose: Compose, caplog: pytest.LogCaptureFixture
     ) -> None:
-        mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 0.01})
+        mailroom = await compose(noting_attempts(), outbox_on=True, outbox={"polling_interval_seconds": 0.01})
         async with started(mailroom.processor):
             async with self.failing(mailroom):
                 mailroom.processor.wake([Kind.INTEGRATION])
@@ -646,7 +646,7 @@ class TestOrder:
 
     async def test_a_failing_event_holds_back_its_successors_until_it_is_dead_lettered(self, compose: Compose) -> None:
         mailroom = await compose(
-            noting(lambda amount: ValueError("no luck") if amount == 1 else None),
+            noting_attempts(lambda amount: ValueError("no luck") if amount == 1 else None),
             outbox_on=True,
             outbox={"max_attempts": 2},
         )
@@ -659,7 +659,7 @@ class TestOrder:
         assert await effects(mailroom) == ["4 at attempt 1", "2 at attempt 1", "3 at attempt 1"]
 
     async def test_the_successor_follows_at_once_and_not_at_the_next_poll(self, compose: Compose) -> None:
-        mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 3600})
+        mailroom = await compose(noting_attempts(), outbox_on=True, outbox={"polling_interval_seconds": 3600})
         async with started(mailroom.processor):
             await publish(mailroom, 1, 2, 3, key="a")
 
@@ -724,7 +724,7 @@ class TestStopping:
         assert await effects(mailroom) == []
 
     async def test_a_stopped_relay_can_be_started_again(self, compose: Compose) -> None:
-        mailroom = await compose(noting(), outbox_on=True)
+        mailroom = await compose(noting_attempts(), outbox_on=True)
         await mailroom.processor.stop()
         for amount in (1, 2):
             async with started(mailroom.processor):
@@ -753,7 +753,7 @@ class TestWaking:
 
     async def test_more_rows_than_fit_into_a_batch_need_no_further_poll(self, compose: Compose) -> None:
         slowly = {"polling_interval_seconds": 3600, "batch_size": 2}
-        mailroom = await compose(noting(), outbox_on=True, outbox=slowly)
+        mailroom = await compose(noting_attempts(), outbox_on=True, outbox=slowly)
         await publish(mailroom, *range(7))
         async with started(mailroom.processor):
 
@@ -763,7 +763,7 @@ class TestWaking:
             await until(is_done)
 
     async def test_what_another_process_commits_is_found_by_polling(self, compose: Compose) -> None:
-        mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 0.01})
+        mailroom = await compose(noting_attempts(), outbox_on=True, outbox={"polling_interval_seconds": 0.01})
         other = await compose(outbox_on=True)
         async with started(mailroom.processor):
             await publish(other, 1)
@@ -774,7 +774,7 @@ class TestWaking:
             await until(is_stamped)
 
     async def test_an_idle_relay_asks_once_per_interval(self, compose: Compose) -> None:
-        mailroom = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": 3600})
+        mailroom = await compose(noting_attempts(), outbox_on=True, outbox={"polling_interval_seconds": 3600})
         asked = []
         ask, claim = mailroom.processor._leases.due, mailroom.processor._leases.claim
 

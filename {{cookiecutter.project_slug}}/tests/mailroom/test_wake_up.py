@@ -1,16 +1,16 @@
 """Contract R7: a commit wakes the relay, in this process and in others; what is not heard, polling finds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import databases
 import pytest
+import pytest_asyncio
 from sqlalchemy import make_url, text
-from support import Compose, Deposited, effect, effects, until
+from support import Compose, Deposited, effects, noting, until
 
-from mailroom import Context, Handlers, Mailroom, Settings
+from mailroom import Mailroom, Settings
 from mailroom.events import Kind
 from mailroom.outbox import wake_up
 from mailroom.outbox.wake_up import WakeUp
@@ -20,29 +20,9 @@ HOURS = 7200
 WITH_CHANNEL = [kind for kind in databases.KINDS if kind == "postgres"]
 LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
 
+Relaying = tuple[Mailroom, Mailroom]
+
 pytestmark = pytest.mark.parametrize("database_url", WITH_CHANNEL, indirect=True)
-
-
-def noting() -> Handlers:
-    handlers = Handlers()
-
-    @handlers.on(Deposited)
-    async def note(event: Deposited, context: Context[Any]) -> None:
-        effect(context, str(event.amount))
-
-    return handlers
-
-
-@pytest.fixture
-def compose_two(compose: Compose) -> Callable[..., Awaitable[tuple[Mailroom, Mailroom]]]:
-    """A relay, which asks the database by itself once in hours, and somebody else who commits."""
-
-    async def compose_two(**database: Any) -> tuple[Mailroom, Mailroom]:
-        seldom = {"polling_interval_seconds": HOURS}
-        relay = await compose(noting(), outbox_on=True, outbox=seldom, database=database)
-        return relay, await compose(outbox_on=True)
-
-    return compose_two
 
 
 async def listeners(mailroom: Mailroom) -> int:
@@ -64,57 +44,56 @@ async def handled(mailroom: Mailroom, *amounts: str) -> None:
     await until(all_of_them)
 
 
-async def test_a_commit_in_another_process_wakes_the_relay(
-    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]],
-) -> None:
-    relay, other = await compose_two()
+@pytest_asyncio.fixture
+async def relaying(compose: Compose) -> AsyncIterator[Relaying]:
+    """A relay that asks the database by itself once in hours, and somebody else who commits.
+
+    What it finds at its start is handled already, so that from here on it has to hear of things.
+    """
+    relay = await compose(noting(), outbox_on=True, outbox={"polling_interval_seconds": HOURS})
+    other = await compose(outbox_on=True)
     await relay.processor.start()
     await listening(relay, other)
+    await other.publish(Deposited(amount=0))
+    await handled(other, "0")
+    yield relay, other
+    await relay.processor.stop()
+
+
+async def test_a_commit_in_another_process_wakes_the_relay(relaying: Relaying) -> None:
+    relay, other = relaying
     await other.publish(Deposited(amount=1))
-    await handled(other, "1")
+    await handled(other, "0", "1")
     await relay.processor.stop()
     assert await listeners(other) == 0
 
 
-async def test_many_commits_are_told_together_and_none_is_forgotten(
-    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]],
-) -> None:
-    relay, other = await compose_two()
-    await relay.processor.start()
-    await listening(relay, other)
-    await asyncio.gather(*(other.publish(Deposited(amount=amount)) for amount in range(20)))
+async def test_many_commits_are_told_together_and_none_is_forgotten(relaying: Relaying) -> None:
+    _, other = relaying
+    await asyncio.gather(*(other.publish(Deposited(amount=amount)) for amount in range(1, 20)))
     await handled(other, *map(str, range(20)))
-    await relay.processor.stop()
 
 
-async def test_a_process_that_ends_right_after_its_commit_has_told_of_it(
-    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]],
-) -> None:
-    relay, other = await compose_two()
-    await relay.processor.start()
-    await listening(relay, other)
+async def test_a_process_that_ends_right_after_its_commit_has_told_of_it(relaying: Relaying) -> None:
+    relay, other = relaying
     await other.publish(Deposited(amount=1))
     await other.close()
-    await handled(relay, "1")
-    await relay.processor.stop()
+    await handled(relay, "0", "1")
 
 
 async def test_a_listener_whose_connection_is_ended_connects_again_and_looks_at_what_it_missed(
-    compose_two: Callable[..., Awaitable[tuple[Mailroom, Mailroom]]], caplog: pytest.LogCaptureFixture
+    relaying: Relaying, caplog: pytest.LogCaptureFixture
 ) -> None:
-    relay, other = await compose_two()
-    await relay.processor.start()
-    await listening(relay, other)
+    relay, other = relaying
     async with other.database.connection() as connection:
         await connection.execute(text(f"SELECT pg_terminate_backend(pid) {LISTENERS}"))
     await other.publish(Deposited(amount=1))
-    await handled(other, "1")
+    await handled(other, "0", "1")
     await listening(relay, other)
     await other.publish(Deposited(amount=2))
-    await handled(other, "1", "2")
+    await handled(other, "0", "1", "2")
     (lost,) = [record for record in caplog.records if "no connection" in record.message]
     assert (lost.levelname, lost.reason) == ("WARNING", "the server ended the connection")  # type: ignore[attr-defined]
-    await relay.processor.stop()
 
 
 class Line:

@@ -20,14 +20,14 @@ class Composed:
     def __init__(self, mailroom: Callable[[], Mailroom]) -> None:
         self._mailroom = mailroom
 
-    def __call__(self, work: Callable[[Mailroom], Awaitable[T]]) -> T:
-        """Raises SchemaError, with the command to run, if the database is not migrated."""
+    def __call__(self, work: Callable[[Mailroom], Awaitable[T]], data_source: str | None = None) -> T:
+        """Raises SchemaError, with the command to run, if a database is not migrated: that of this source, or any."""
 
         async def run() -> T:
             service = self._mailroom()
             configure_logging(service.settings.logging, at_least=logging.WARNING)
             try:
-                await service.ensure_migrated()
+                await service.ensure_migrated(*([] if data_source is None else [data_source]))
                 return await work(service)
             finally:
                 await service.close()

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from mailroom.cli.options import DataSource, Json, examples
+from mailroom.cli.options import DataSource, EverySource, Json, examples
 from mailroom.cli.output import as_json, refuse, say
 from mailroom.errors import ConfigurationError, SchemaError
 from mailroom.persistence import schema
@@ -17,9 +17,6 @@ from mailroom.settings import Settings
 from mailroom.settings_sections import DEFAULT_SOURCE
 
 T = TypeVar("T")
-EverySource = Annotated[
-    str | None, typer.Option("--data-source", metavar="NAME", help="Only this data source; unset: every one.")
-]
 
 
 def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:

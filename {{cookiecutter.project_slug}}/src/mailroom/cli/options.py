@@ -31,6 +31,9 @@ def examples(name: str, *commands: str) -> str:
 DataSource = Annotated[
     str, typer.Option("--data-source", metavar="NAME", help="Which data source: `default`, or a name of data_sources.")
 ]
+EverySource = Annotated[
+    str | None, typer.Option("--data-source", metavar="NAME", help="Only this data source; unset: every one.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
 EventType = Annotated[str | None, typer.Option("--event-type", help="Only events of this name.")]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mailroom.cli import outbox_changes
 from mailroom.cli.composed import Composed
-from mailroom.cli.options import DataSource, EventType, InState, Json, OlderThan, OrderingKey, examples
+from mailroom.cli.options import DataSource, EventType, EverySource, InState, Json, OlderThan, OrderingKey, examples
 from mailroom.cli.output import as_json, rows, say, table
 from mailroom.errors import MailroomError
 from mailroom.host import Mailroom
@@ -27,7 +27,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
     @app.command(epilog=examples(name, "outbox stats", "outbox stats --json"))
     def stats(data_source: DataSource = DEFAULT_SOURCE, json: Json = False) -> None:
         """Count the rows of both tables by what became of them."""
-        counted: Stats = with_mailroom(lambda service: service.data_source(data_source).outbox.stats())
+        counted: Stats = with_mailroom(lambda service: service.data_source(data_source).outbox.stats(), data_source)
         if json:
             as_json(asdict(counted))
         else:
@@ -55,7 +55,8 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         """List rows without their payloads, the newest first."""
         chosen = Selection(state=state, event_type=event_type, ordering_key=ordering_key, older_than=older_than)
         entries = with_mailroom(
-            lambda service: service.data_source(data_source).outbox.entries(chosen, limit=limit, before_id=before)
+            lambda service: service.data_source(data_source).outbox.entries(chosen, limit=limit, before_id=before),
+            data_source,
         )
         if json:
             as_json([asdict(entry) for entry in entries])
@@ -90,7 +91,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         async def work(service: Mailroom) -> Details | None:
             return await service.data_source(data_source).outbox.entry(row_id, with_payload=payload)
 
-        found = with_mailroom(work)
+        found = with_mailroom(work, data_source)
         if found is None:
             raise MailroomError(f"there is no row {row_id} in the outbox; `{name} outbox list` shows what there is")
         shown = asdict(found)
@@ -107,8 +108,8 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
             ],
         )
 
-    @app.command(epilog=examples(name, "outbox drain"))
-    def drain(json: Json = False) -> None:
+    @app.command(epilog=examples(name, "outbox drain", "outbox drain --data-source billing"))
+    def drain(data_source: EverySource = None, json: Json = False) -> None:
         """Send what is due, in every data source, until nothing is; also while the outbox is off.
 
         What fails waits for its next try.
@@ -116,11 +117,14 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
 
         async def work(service: Mailroom) -> tuple[int, int, int]:
             with Console(stderr=True).status("sending") as status:
-                sent = await service.drain(lambda count: status.update(f"{rows(count)} handed out"))
-            left = [await source.outbox.stats() for source in service.data_sources.values()]
+                sent = await service.drain(
+                    lambda count: status.update(f"{rows(count)} handed out"), data_source=data_source
+                )
+            drained = service.data_sources.values() if data_source is None else [service.data_source(data_source)]
+            left = [await source.outbox.stats() for source in drained]
             return sent, sum(one.pending for one in left), sum(one.dead_lettered for one in left)
 
-        sent, pending, dead_lettered = with_mailroom(work)
+        sent, pending, dead_lettered = with_mailroom(work, data_source)
         if json:
             as_json({"handed_out": sent, "pending": pending, "dead_lettered": dead_lettered})
         else:

@@ -110,7 +110,7 @@ def add(app: typer.Typer, name: str, with_mailroom: Composed) -> None:
             age = timedelta(days=days)
             return age, await service.data_source(data_source).outbox.purgeable(age, dead_letters=dead_letters)
 
-        age, total = with_mailroom(look)
+        age, total = with_mailroom(look, data_source)
         if total and not yes:
             what = "processed or dead-lettered" if dead_letters else "processed"
             confirm(f"Delete {rows(total)}, {what} more than {age / timedelta(days=1):g} days ago?")
@@ -163,7 +163,7 @@ def _change(
         groups = [group for group in await outbox.groups(chosen) if group.state is not State.LEASED]
         return groups, Changed(rows=0, held=await outbox.held(chosen), missing=await outbox.missing(chosen))
 
-    groups, result = with_mailroom(look)
+    groups, result = with_mailroom(look, data_source)
     total = sum(group.rows for group in groups)
     if total and not yes:
         table(["event", "state", "rows"], [(one.event_type, one.state, one.rows) for one in groups], stderr=True)
@@ -199,7 +199,8 @@ def _do(
     bar = LongWork(what, total=total)
     try:
         return with_mailroom(
-            lambda service: bar.run(lambda progress: work(service.data_source(data_source).outbox, progress))
+            lambda service: bar.run(lambda progress: work(service.data_source(data_source).outbox, progress)),
+            data_source,
         )
     except (Interrupted, KeyboardInterrupt):
         answer: dict[str, Any] = {done: bar.done, "interrupted": True}

@@ -103,11 +103,13 @@ class OutboxProcessor:
         """Finishes and stamps what is in flight within `shutdown_timeout_seconds`, releases the rest (R6)."""
         self._stopping.set()
         self._backlog.stop()
-        await self._wake_up.stop()
         deadline = asyncio.get_running_loop().time() + self._settings.shutdown_timeout_seconds
         try:
             results = await asyncio.gather(
-                *(lane.stop(deadline) for lane in self._lanes.values()), *self._runners, return_exceptions=True
+                *(lane.stop(deadline) for lane in self._lanes.values()),
+                *self._runners,
+                self._wake_up.stop(),  # beside the lanes, which claim nothing more from this moment on
+                return_exceptions=True,
             )
         finally:
             for task in self._helpers:

@@ -48,10 +48,3 @@ class EngineKind(Protocol):
     def before_migrating(self, connection: Connection) -> None:
         """Runs first in the transaction of migrations: one process at a time migrates, without a limit of time."""
         ...
-
-    def is_transient(self, error: BaseException) -> bool:
-        """Whether the same transaction may well succeed if it is tried again: a deadlock, a serialization failure.
-
-        Known by SQLSTATE or number, never by text.
-        """
-        ...

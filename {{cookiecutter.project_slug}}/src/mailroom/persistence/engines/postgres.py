@@ -10,8 +10,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from mailroom.persistence.engines.base import START_OR_CHECK
 from mailroom.settings import DatabaseSettings
 
-SERIALIZATION_FAILURE = "40001"
-DEADLOCK = "40P01"
 _CHANNEL = "mailroom_outbox"
 MIGRATION_LOCK = 0x6D61696C726F6F6D
 """The advisory lock of whoever migrates ("mailroom")."""
@@ -55,9 +53,6 @@ class Postgres:
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SET LOCAL lock_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:mailroom)"), {"mailroom": MIGRATION_LOCK})
-
-    def is_transient(self, error: BaseException) -> bool:
-        return getattr(error, "sqlstate", None) in (SERIALIZATION_FAILURE, DEADLOCK)
 
 
 KIND = Postgres()

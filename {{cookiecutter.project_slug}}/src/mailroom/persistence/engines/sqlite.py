@@ -3,7 +3,6 @@ timeout applies; a transaction that read first and writes later would fail at on
 so that they never wait.
 """
 
-import sqlite3
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -32,9 +31,6 @@ class Sqlite:
         driver: Any = connection.connection.driver_connection
         if not driver.in_transaction:  # left to itself, the driver begins at the first INSERT only
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def is_transient(self, error: BaseException) -> bool:
-        return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _prepare(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

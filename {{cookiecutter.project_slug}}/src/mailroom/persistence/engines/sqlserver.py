@@ -10,8 +10,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from mailroom.persistence.engines.base import START_OR_CHECK
 from mailroom.settings import DatabaseSettings
 
-DEADLOCK = "40001"
-"""The SQLSTATE of error 1205; what the driver raises names the number only in its text."""
 MILLISECONDS = 1_000
 
 
@@ -49,9 +47,6 @@ class SqlServer:
                 "@LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = -1"
             )
         )
-
-    def is_transient(self, error: BaseException) -> bool:
-        return bool(error.args) and error.args[0] == DEADLOCK
 
 
 KIND = SqlServer()
