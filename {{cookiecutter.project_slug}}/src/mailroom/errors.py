@@ -14,6 +14,8 @@ MailroomError
 ├── Reject                        raised by a handler: dead-letter this message now, without retries
 ├── HandlerTimeoutError           a handler ran longer than its timeout; a failure like any other (I8)
 ├── RolledBackError               a handler rolled back the transaction that all handlers of a message share
+├── PublishError                  the broker did not take this message; a failure of the message (R4)
+│   └── UnroutableError           no queue is bound to the event, and `rabbitmq.require_route` asks for one
 └── TransportUnavailableError     the broker is unreachable; not the message's fault (R4)
     └── ConnectionLostError       the connection broke while this message was in flight; it is a suspect (R4)
 """
@@ -73,6 +75,14 @@ class HandlerTimeoutError(MailroomError):
 
 class RolledBackError(MailroomError):
     """A handler rolled back the shared transaction without raising; the message failed, nothing is half done (I2)."""
+
+
+class PublishError(MailroomError):
+    """The broker did not take this message, for a reason of the message's own (contract R4)."""
+
+
+class UnroutableError(PublishError):
+    """No queue is bound to this event, and the settings call that a failure."""
 
 
 class TransportUnavailableError(MailroomError):

@@ -23,11 +23,10 @@ from mailroom.log import get_logger
 from mailroom.messaging.bus import DirectDispatcher
 from mailroom.messaging.consumer import Consumer
 from mailroom.messaging.handlers import Handlers, stage
-from mailroom.messaging.transports.base import Transport
-from mailroom.messaging.transports.in_process import InProcessTransport
+from mailroom.messaging.transports import TransportFactory, transport_factory
+from mailroom.messaging.transports.base import Receives, Transport
 from mailroom.outbox.administration import OutboxAdministration
 from mailroom.outbox.cleanup import OutboxCleanup
-from mailroom.outbox.gate import Gate
 from mailroom.outbox.notice import OutboxDisabledNotice
 from mailroom.outbox.processor import OutboxProcessor, Route
 from mailroom.persistence import capture
@@ -39,8 +38,6 @@ from mailroom.settings import Settings
 from mailroom.settings_sections import DEFAULT_SOURCE
 
 logger = get_logger(__name__)
-
-TransportFactory = Callable[[Settings, Consumer], Transport]
 
 
 class Mailroom:
@@ -94,11 +91,12 @@ class Mailroom:
             inbox=self._choose_inbox(inbox, with_inbox),
             resources=resources,
             timeout_seconds=settings.handler_timeout_seconds,
+            concurrency=settings.message_bus.concurrency,
         )
         self.transport = self._build_transport(transports or {})
-        routes, gate = self._routes(), Gate()
+        routes = self._routes()
         for source in self.data_sources.values():
-            source.relay_by(routes, gate)
+            source.relay_by(routes, self.consumer.gate)
         self._lifecycle = Lifecycle()
         self._essential = dict.fromkeys((DEFAULT_SOURCE, self.posture.inbox_source))
         databases = {name: self.data_sources[name].database for name in self._essential}
@@ -343,22 +341,17 @@ class Mailroom:
         return SqlInboxStore(source.database, source.sessions) if given is None else given
 
     def _build_transport(self, factories: Mapping[str, TransportFactory]) -> Transport:
-        known = {postures.IN_PROCESS: lambda settings, consumer: InProcessTransport(consumer), **factories}
         provider = self.posture.provider
-        if provider not in known:
-            raise ConfigurationError(
-                f"message_bus.provider is {provider!r}, and this project has no such transport; "
-                f"it has: {', '.join(sorted(known))}"
-            )
-        return known[provider](self.settings, self.consumer)
+        factory = factories[provider] if provider in factories else transport_factory(provider)
+        return factory(self.settings, self.consumer)
 
     def _routes(self) -> dict[Kind, Route]:
         """Domain events are handled here, integration events go to the transport (contract R0)."""
-        handlers = asyncio.Semaphore(self.settings.message_bus.concurrency)
         is_broker = self.posture.is_broker
-        publishes = asyncio.Semaphore(self.settings.outbox.batch_size) if is_broker else handlers
+        handling = self.consumer.slots
+        publishes = asyncio.Semaphore(self.settings.outbox.batch_size) if is_broker else handling
         return {
-            Kind.DOMAIN: Route(send=self.consumer.consume, slots=handlers, is_handled_here=True),
+            Kind.DOMAIN: Route(send=self.consumer.consume, slots=handling, is_handled_here=True),
             Kind.INTEGRATION: Route(send=self.transport.publish, slots=publishes, is_handled_here=not is_broker),
         }
 
@@ -372,8 +365,7 @@ class Mailroom:
             *(source.cleanup for source in sources),
             OutboxDisabledNotice(self.posture, {name: source.outbox for name, source in self.data_sources.items()}),
             InboxDisabledWarning(self.posture),
+            *([self.transport.receiver] if isinstance(self.transport, Receives) else []),
         ]
-        return [service for service in services if self._name_in_posture(service) in self.posture.services]
-
-    def _name_in_posture(self, service: Service) -> str:
-        return "BrokerConsumer" if service is self.transport else service.name
+        connects = {id(self.transport)} if self.posture.is_broker else set()
+        return [service for service in services if id(service) in connects or service.name in self.posture.services]

@@ -15,8 +15,14 @@ from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter
 from mailroom.envelope import Message
 from mailroom.settings import LoggingSettings
 
-_QUIET = ("alembic", "aiosqlite")
-"""alembic tells what it looked at, not what it did; aiosqlite would log every parameter, and so the payloads."""
+_QUIET = {
+    "alembic": logging.WARNING,
+    "aiosqlite": logging.WARNING,
+    "aiormq": logging.CRITICAL,
+    "aio_pika": logging.CRITICAL,
+}
+"""alembic tells what it looked at, not what it did; aiosqlite and aiormq would log every parameter and frame, and so
+the payloads; and what goes wrong with a connection is told by whoever uses it."""
 
 _TAKEN = (vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}) - {"exc_info", "stack_info"}
 """What a record calls its own; the two left out are what `logging` is told."""
@@ -89,5 +95,5 @@ def configure_logging(settings: LoggingSettings, *, at_least: int = logging.NOTS
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(max(logging.getLevelNamesMapping()[settings.level], at_least))
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name, level in _QUIET.items():
+        logging.getLogger(name).setLevel(max(level, root.level))

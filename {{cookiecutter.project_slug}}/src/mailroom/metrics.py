@@ -8,6 +8,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 _meter = metrics.get_meter("mailroom")
 _relayed = _meter.create_counter("mailroom.outbox.relayed", description="Outbox rows by what became of them")
 _consumed = _meter.create_counter("mailroom.inbox.consumed", description="Consumed messages by what became of them")
+_unrouted = _meter.create_counter("mailroom.broker.unrouted", description="Published events that no queue took")
 _lag = _meter.create_histogram("mailroom.dispatch.lag", unit="s", description="From the event to its handling")
 
 
@@ -20,6 +21,11 @@ def consumed(event_type: str, outcome: str, lag_seconds: float) -> None:
     """Counts one consumed message: handled, duplicate, unhandled or failed, and how old it was (seconds)."""
     _consumed.add(1, {"event_type": event_type, "outcome": outcome})
     _lag.record(lag_seconds, {"event_type": event_type})
+
+
+def unrouted(event_type: str) -> None:
+    """Counts one event that the broker has confirmed and no queue took."""
+    _unrouted.add(1, {"event_type": event_type})
 
 
 class Backlog:

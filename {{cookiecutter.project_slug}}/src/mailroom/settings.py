@@ -27,6 +27,7 @@ from mailroom.settings_sections import (
     Section,
     SourceName,
 )
+from mailroom.settings_transports import RabbitMQSettings
 
 __all__ = [
     "DatabaseSettings",
@@ -34,6 +35,7 @@ __all__ = [
     "LoggingSettings",
     "MessageBusSettings",
     "OutboxSettings",
+    "RabbitMQSettings",
     "Section",
     "Settings",
     "longest_redelivery_seconds",
@@ -58,6 +60,7 @@ class Settings(Section):
     """Further databases, by name. Each has both tables, and a relay of its own (contract T5)."""
     message_bus: MessageBusSettings = MessageBusSettings()
     outbox: OutboxSettings = OutboxSettings()
+    rabbitmq: RabbitMQSettings = RabbitMQSettings()
     health: HealthSettings = HealthSettings()
     logging: LoggingSettings = LoggingSettings()
     handler_timeout_seconds: Seconds = 60
@@ -135,6 +138,11 @@ class Settings(Section):
             found.append(
                 f"{self._said('outbox.backoff_base_seconds')} is above {self._said('outbox.backoff_max_seconds')}: "
                 "attempts could not become rarer; lower the first, or raise the second"
+            )
+        if bus.prefetch < bus.concurrency:
+            found.append(
+                f"{self._said('message_bus.prefetch')} is below {self._said('message_bus.concurrency')}: so many "
+                "messages would never be handled at once; raise the first, or lower the second"
             )
         found += self._wrong_sources()
         if not found:

@@ -147,6 +147,12 @@ class MessageBusSettings(Section):
     """What the names of this service's queues begin with."""
     concurrency: Count = Field(8, ge=1)
     """How many messages are handled at once; each needs a database connection."""
+    prefetch: Count = Field(32, ge=1, le=65_535)
+    """How many messages a broker hands over ahead, those included that are being handled or wait for a retry."""
+    max_payload_bytes: Count = Field(1_000_000, ge=1_000)
+    """How large the payload of an event on a broker may be, in bytes. A larger one is dead-lettered."""
+    foreign_messages: Literal["refuse", "derive-id"] = "refuse"
+    """What becomes of a message whose id is no UUID: it is dead-lettered, or its id is derived from what it holds."""
     cascade_limit: Count = Field(1000, ge=1)
     """With the outbox off: how many events the handlers of one commit may raise in turn, before that is an error."""
 

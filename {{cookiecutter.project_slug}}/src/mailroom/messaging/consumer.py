@@ -17,10 +17,11 @@ from mailroom import metrics, tracing
 from mailroom.catalog import EventCatalog
 from mailroom.envelope import Message
 from mailroom.errors import HandlerTimeoutError, RolledBackError
-from mailroom.events import Event
+from mailroom.events import Event, Kind
 from mailroom.inbox.store import InboxStore
 from mailroom.log import get_logger, logged_with
 from mailroom.messaging.handlers import Context, Handler, Handlers
+from mailroom.outbox.gate import Gate
 
 logger = get_logger(__name__)
 
@@ -46,13 +47,24 @@ class Consumer:
         inbox: InboxStore,
         resources: Any,
         timeout_seconds: float,
+        concurrency: int = 1,
     ) -> None:
+        self.slots = asyncio.Semaphore(concurrency)
+        """So many messages are handled at once; whoever hands one over takes a slot for each attempt."""
+        self.gate = Gate()
+        """Whoever hands messages over goes through it, so that one which may kill the process is alone (R6)."""
         self._catalog = catalog
         self._handlers = handlers
         self._sessions = sessions
         self.inbox = inbox
         self._resources = resources
         self._timeout_seconds = timeout_seconds
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """What a broker has to deliver: the names and aliases of the integration events that are handled here."""
+        events = {handler.event: None for handler in self._handlers if handler.event.kind is Kind.INTEGRATION}
+        return tuple(name for event in events for name in (event.event_name, *event.event_aliases))
 
     async def consume(self, message: Message, attempt: int) -> Outcome:
         """One attempt. Whatever it raises, nothing of the attempt was kept, unless a handler committed for itself.

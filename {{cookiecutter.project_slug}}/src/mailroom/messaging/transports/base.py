@@ -1,6 +1,6 @@
-"""The seam between mailroom and a broker: the Protocol `Transport`."""
+"""The seam between mailroom and a broker: the Protocols `Transport` and `Broker`."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mailroom.envelope import Message
 from mailroom.service import Service
@@ -16,3 +16,13 @@ class Transport(Service, Protocol):
     """
 
     async def publish(self, message: Message, attempt: int) -> None: ...
+
+
+@runtime_checkable
+class Receives(Protocol):
+    """What a transport adds that also delivers: a broker. In process, publishing is delivering."""
+
+    @property
+    def receiver(self) -> Service:
+        """Takes messages from the broker and hands them to the handlers; started last, and stopped first."""
+        ...

@@ -2,6 +2,7 @@
 
 from mailroom.envelope import Message
 from mailroom.messaging.consumer import Consumer
+from mailroom.settings import Settings
 
 
 class InProcessTransport:
@@ -20,3 +21,8 @@ class InProcessTransport:
 
     async def publish(self, message: Message, attempt: int) -> None:
         await self._consumer.consume(message, attempt)
+
+
+def create(settings: Settings, consumer: Consumer) -> InProcessTransport:
+    """For `message_bus.provider = "in_process"`."""
+    return InProcessTransport(consumer)

@@ -1,0 +1,116 @@
+"""One connection to the broker: opened when it is needed, and opened again after it broke (contract R4)."""
+
+import asyncio
+from typing import cast
+
+import aio_pika
+from aio_pika.abc import AbstractConnection
+from aiormq import Channel
+from aiormq.exceptions import AMQPError, ChannelPreconditionFailed, ProbableAuthenticationError
+from yarl import URL
+
+from mailroom.errors import TransportUnavailableError
+from mailroom.service import is_being_cancelled
+from mailroom.settings import RabbitMQSettings
+
+LOST = (AMQPError, OSError, RuntimeError)
+"""What the client raises once channel or connection are no longer there; a RuntimeError says "not opened"."""
+
+
+class LoginRefusedError(TransportUnavailableError):
+    """The broker is there, and does not let this user in, or not into this virtual host. Waiting does not help."""
+
+
+class Link:
+    """A connection of its own for one purpose: a broker that holds publishers back holds back no acknowledgement."""
+
+    def __init__(self, settings: RabbitMQSettings, name: str) -> None:
+        """`name` is shown by the broker's management page."""
+        self._settings = settings
+        self._name = name
+        self._connection: AbstractConnection | None = None
+        self._opening = asyncio.Lock()
+        self.problem: str | None = "not connected yet"
+        """Why there is no connection; None while there is one."""
+
+    @property
+    def is_open(self) -> bool:
+        connection = self._connection
+        return connection is not None and not connection.is_closed and connection.connected.is_set()
+
+    async def channel(self, *, confirms: bool = False) -> Channel:
+        """A new channel. Raises TransportUnavailableError if the broker cannot be reached.
+
+        With `confirms`, what is published on it is confirmed, and what cannot be routed comes back.
+        """
+        connection = await self._open()
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_seconds):
+                channel = await connection.channel(publisher_confirms=confirms)
+                return cast(Channel, await channel.get_underlay_channel())
+        except (*LOST, TimeoutError) as error:
+            await self.close()
+            raise self._unavailable(error) from error
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            raise self._unavailable(error) from error
+
+    async def close(self) -> None:
+        """Gives the connection up; whatever waits on it is told. The next channel opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self.problem = "not connected"
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_seconds):
+                await connection.close()
+        except (*LOST, TimeoutError):
+            pass
+
+    async def _open(self) -> AbstractConnection:
+        async with self._opening:
+            if self._connection is not None and self.is_open:
+                return self._connection
+            await self.close()
+            try:
+                self._connection = await aio_pika.connect(self._url(), timeout=self._settings.connect_timeout_seconds)
+            except ProbableAuthenticationError as error:
+                self.problem = f"{self._settings.safe_url} refuses the login: {describe(error)}"
+                raise LoginRefusedError(
+                    f"{self.problem}; check user, password and virtual host in rabbitmq.url"
+                ) from error
+            except (*LOST, TimeoutError, EOFError) as error:
+                raise self._unavailable(error) from error
+            self._connection.close_callbacks.add(self._note_loss)
+            self.problem = None
+            return self._connection
+
+    def _url(self) -> URL:
+        assert self._settings.url is not None
+        url = URL(self._settings.url.get_secret_value())
+        return url.update_query({"heartbeat": str(self._settings.heartbeat_seconds), "name": self._name, **url.query})
+
+    def _note_loss(self, _connection: object, error: BaseException | None) -> None:
+        self.problem = f"{self._settings.safe_url} closed the connection: {describe(error)}"
+
+    def _unavailable(self, error: BaseException) -> TransportUnavailableError:
+        self.problem = f"{self._settings.safe_url} cannot be reached: {describe(error)}"
+        return TransportUnavailableError(
+            f"{self.problem}; start the broker (docker compose up -d --wait), or check rabbitmq.url"
+        )
+
+
+def describe(error: BaseException | None) -> str:
+    """What went wrong, in the words of the broker or of the system where there are any."""
+    if error is None:
+        return "without a reason"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    words = " ".join(str(part) for part in error.args if part not in (None, ""))
+    return words or type(error).__name__
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a declaration was refused because the thing exists with other arguments (F13)."""
+    return isinstance(error, ChannelPreconditionFailed)

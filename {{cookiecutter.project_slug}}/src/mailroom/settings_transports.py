@@ -1,0 +1,87 @@
+"""What can be configured about brokers: a section for each, read where `message_bus.provider` names it."""
+
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic_core import PydanticCustomError
+
+from mailroom.settings_sections import Count, Seconds, Section
+
+RABBITMQ_EXAMPLE = "amqp://shop:secret@127.0.0.1:5672/"
+RABBITMQ_PORTS = {"amqp": 5672, "amqps": 5671}
+MANAGEMENT_EXAMPLE = "http://shop:secret@127.0.0.1:15672"
+
+
+def _strip(value: object) -> object:
+    return value.strip() if isinstance(value, str) else value
+
+
+class RabbitMQSettings(Section):
+    """The broker, where `message_bus.provider` is `rabbitmq`."""
+
+    url: SecretStr | None = None
+    """Where it is, with user, password and virtual host: `amqp://shop:secret@127.0.0.1:5672/`; `amqps` for TLS."""
+    exchange: Annotated[str, BeforeValidator(_strip), Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)] = (
+        "mailroom.events"
+    )
+    """The topic exchange over which services tell each other what happened; the same for all of them."""
+    declare_topology: bool = True
+    """Whether exchange, queues and bindings are made at the start. False where an operator owns them."""
+    delivery_limit: Count = Field(20, ge=5)
+    """After how many deliveries without an answer a message is dead-lettered: its handler may kill the process."""
+    require_route: bool = False
+    """Whether an event that no queue is bound to is a failure. Else it is counted, and told once for each name."""
+    connect_timeout_seconds: Seconds = 5
+    """How many seconds the broker may take to accept a connection."""
+    confirm_timeout_seconds: Seconds = 30
+    """How many seconds the broker may take to confirm that it has a message."""
+    heartbeat_seconds: Annotated[int, Field(ge=1, le=600)] = 10
+    """A connection on which nothing is heard for three times as long is taken for dead."""
+    management_url: SecretStr | None = None
+    """The broker's HTTP API, `http://shop:secret@127.0.0.1:15672`: it tells `doctor` which bindings there are."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, given: SecretStr | None) -> SecretStr | None:
+        return _checked(given, tuple(RABBITMQ_PORTS), RABBITMQ_EXAMPLE)
+
+    @field_validator("management_url")
+    @classmethod
+    def _check_management_url(cls, given: SecretStr | None) -> SecretStr | None:
+        return _checked(given, ("http", "https"), MANAGEMENT_EXAMPLE)
+
+    @property
+    def safe_url(self) -> str:
+        """The URL for people: where the broker is, as whom, without password and parameters."""
+        if self.url is None:
+            return "no url"
+        parts = urlsplit(self.url.get_secret_value())
+        user = f"{parts.username}@" if parts.username else ""
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"{parts.scheme}://{user}{host}:{parts.port or RABBITMQ_PORTS[parts.scheme]}{parts.path or '/'}"
+
+    @property
+    def virtual_host(self) -> str:
+        """What the broker calls it; the URL's path without its first slash."""
+        path = urlsplit(self.url.get_secret_value()).path if self.url else ""
+        return unquote(path[1:]) or "/"
+
+
+def _checked(given: SecretStr | None, schemes: tuple[str, ...], example: str) -> SecretStr | None:
+    """What it raises never quotes the URL: that may hold a password."""
+    if given is None:
+        return None
+    text = given.get_secret_value().strip()
+    try:
+        parts = urlsplit(text)
+        is_right = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise PydanticCustomError(
+            "broker_url",
+            "is no URL with {schemes} and a host; one looks like {example}",
+            {"schemes": " or ".join(schemes), "example": example},
+        )
+    return SecretStr(text)
