@@ -239,7 +239,7 @@ class TestDb:
         result = empty("db", *command)
         assert result.exit_code == 1
         assert "the database is not migrated" in result.stderr
-        assert "Run: bank db upgrade" in result.stderr
+        assert "run: bank db upgrade" in result.stderr
 
     def test_a_migration_without_a_name_is_refused(self, bank: Bank, tmp_path: Path) -> None:
         result = bank("db", "revision", "-m", " ")

@@ -84,6 +84,19 @@ async def test_a_server_that_never_answers_is_given_up_within_the_connect_timeou
                 await Mailroom(settings).ensure_migrated()
 
 
+@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind == "postgres"], indirect=True)
+async def test_without_a_cache_of_statements_none_is_prepared_under_a_name(database_url: str) -> None:
+    """A pooler may send the next transaction to a session in which nothing of the kind is prepared."""
+    without = make_url(database_url).update_query_dict({"prepared_statement_cache_size": "0"})
+    for url, is_prepared in ((make_url(database_url), True), (without, False)):
+        engine = create_engine(Settings(database={"url": url.render_as_string(hide_password=False)}).database)
+        async with engine.connect() as connection:
+            for _ in range(2):
+                names = (await connection.execute(text("SELECT name FROM pg_prepared_statements"))).scalars().all()
+        await engine.dispose()
+        assert bool(names) is is_prepared
+
+
 @on_servers
 async def test_a_database_that_does_not_exist_is_one_line(database_url: str) -> None:
     url = make_url(database_url).set(database="nobodys").render_as_string(hide_password=False)

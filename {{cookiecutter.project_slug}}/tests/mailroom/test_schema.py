@@ -332,7 +332,7 @@ async def test_a_database_that_is_not_migrated_is_refused_with_the_command_to_ru
 
     assert str(refusal.value) == (
         f"the database {project.database.safe_url} is not ready: missing: inbox_messages, outbox_messages; "
-        "it is not migrated, and this code needs 0001. Run: shop db upgrade"
+        "it is not migrated, and this code needs 0001; run: shop db upgrade"
     )
 
 
@@ -346,7 +346,7 @@ async def test_a_database_behind_the_code_is_refused(engine: AsyncEngine, projec
     await schema.upgrade(engine, ini=project.ini)
     project.add_revision("newer", ["pass"])
 
-    with pytest.raises(SchemaError, match=r"at migration 0001, and this code needs newer\. Run: shop db upgrade"):
+    with pytest.raises(SchemaError, match=r"at migration 0001, and this code needs newer\; run: shop db upgrade"):
         await schema.ensure_migrated(engine, command="shop", ini=project.ini)
 
 
@@ -373,7 +373,7 @@ async def test_without_alembic_ini_only_the_tables_must_be_there(
     await schema.ensure_migrated(engine, command="shop")
 
     await execute(engine, "DROP TABLE inbox_messages")
-    with pytest.raises(SchemaError, match=r"missing: inbox_messages\. Run: shop db upgrade"):
+    with pytest.raises(SchemaError, match=r"missing: inbox_messages\; run: shop db upgrade"):
         await schema.ensure_migrated(engine, command="shop")
 
 
