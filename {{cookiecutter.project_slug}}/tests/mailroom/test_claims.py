@@ -21,6 +21,7 @@ from mailroom.persistence.claims import claims_for
 from mailroom.persistence.claims.base import slots
 from mailroom.persistence.tables import OutboxMessage
 
+STATISTICS = {"sqlserver": "UPDATE STATISTICS outbox_messages"}
 WITH_PLANS = [kind for kind in databases.KINDS if kind != "sqlserver"]
 
 
@@ -53,9 +54,10 @@ async def fill(mailroom: Mailroom, processed: int, pending: int) -> None:
         ):
             await connection.execute(insert(OutboxMessage), values)
     async with mailroom.database.connection() as connection:
-        await connection.execute(text("ANALYZE"))
+        await connection.execute(text(STATISTICS.get(mailroom.database.kind, "ANALYZE")))
 
 
+@pytest.mark.plans
 @pytest.mark.parametrize("database_url", WITH_PLANS, indirect=True)
 async def test_each_statement_goes_through_the_partial_indexes(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
@@ -77,6 +79,7 @@ def test_no_statement_of_a_relay_carries_the_time_of_its_process(kind: str) -> N
         assert not [value for value in given if isinstance(value, datetime)], name
 
 
+@pytest.mark.locks
 async def test_an_event_that_was_numbered_early_and_committed_late_is_relayed(compose: Compose) -> None:
     """FAULTS F2: no watermark skips it. On SQLite nobody is numbered while another one writes."""
     mailroom = await compose(noting(), outbox_on=True)
@@ -98,6 +101,7 @@ async def test_an_event_that_was_numbered_early_and_committed_late_is_relayed(co
     assert sorted(await effects(mailroom)) == ["1", "2"]
 
 
+@pytest.mark.locks
 async def test_relays_that_claim_at_the_same_time_get_different_rows(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
     for amount in range(40):
@@ -111,6 +115,7 @@ async def test_relays_that_claim_at_the_same_time_get_different_rows(compose: Co
     assert sorted(ids) == [row.id for row in await rows(mailroom)]
 
 
+@pytest.mark.locks
 async def test_a_claim_never_leases_more_than_it_was_asked_for(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
     await fill(mailroom, processed=1, pending=300)
@@ -121,7 +126,8 @@ async def test_a_claim_never_leases_more_than_it_was_asked_for(compose: Compose)
     assert len(held) == 58
 
 
-@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind != "sqlite"], indirect=True)
+@pytest.mark.locks
+@databases.on_servers
 async def test_a_row_that_somebody_else_has_locked_is_skipped_and_not_waited_for(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
     for amount in range(2):
@@ -133,7 +139,7 @@ async def test_a_row_that_somebody_else_has_locked_is_skipped_and_not_waited_for
     assert [row.id for row in claimed] == [2]
 
 
-@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind == "postgres"], indirect=True)
+@databases.on_postgres
 async def test_leases_and_delays_are_right_in_every_time_zone_of_the_server(compose: Compose) -> None:
     first = await compose()
     async with first.database.connection() as connection:

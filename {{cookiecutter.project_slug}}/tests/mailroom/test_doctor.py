@@ -24,6 +24,11 @@ from mailroom.persistence.database import create_engine
 from mailroom.posture import named
 from mailroom.testing.plugin import fresh_database
 
+RENAME = {
+    "sqlite": "ALTER TABLE outbox_messages RENAME COLUMN attempts TO tries",
+    "sqlserver": "EXEC sp_rename 'outbox_messages.attempts', 'tries', 'COLUMN'",
+}
+
 
 class Patient:
     """A service of which only the settings and the database are looked at."""
@@ -165,7 +170,7 @@ class TestExamination:
     async def test_tables_that_have_lost_a_column_are_something_to_do(self, patient: Patient) -> None:
         mailroom = patient.compose()
         async with mailroom.database.engine.begin() as connection:
-            await connection.exec_driver_sql("ALTER TABLE outbox_messages RENAME COLUMN attempts TO tries")
+            await connection.exec_driver_sql(RENAME.get(mailroom.database.kind, RENAME["sqlite"]))
         await mailroom.close()
         checks = await patient.examined()
         assert statuses(checks) == {"rows": Status.TO_DO}

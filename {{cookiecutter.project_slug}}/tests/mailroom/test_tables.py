@@ -52,6 +52,7 @@ async def engine(database_url: str, alembic_ini: Path) -> AsyncIterator[AsyncEng
     await engine.dispose()
 
 
+@pytest.mark.reflection
 async def test_the_migration_makes_what_the_models_say(engine: AsyncEngine, alembic_ini: Path) -> None:
     assert await schema.check(engine, ini=alembic_ini) == []
 
@@ -82,6 +83,7 @@ def test_each_database_gets_its_own_types(alembic_ini: Path, url: str, types: li
     assert [name for name in types if name not in written] == []
 
 
+@pytest.mark.reflection
 async def test_pending_rows_are_found_by_partial_indexes(engine: AsyncEngine) -> None:
     in_database = {name: str(sql) for name, sql in await query(engine, INDEX_DEFINITIONS[engine.dialect.name])}
     for index in INDEXES:
@@ -204,7 +206,7 @@ async def test_a_uuid_is_found_by_its_value_and_read_back_as_one(engine: AsyncEn
             assert (await session.scalars(select(column).where(column == row[column.key]))).all() == [row[column.key]]
 
 
-@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind == "postgres"], indirect=True)
+@databases.on_postgres
 async def test_parameters_are_bound_in_the_type_of_the_column_that_they_are_compared_with(compose: Compose) -> None:
     """On PostgreSQL; of SQL Server the template's tests look at the statements. A conversion would hide an index."""
     mailroom = await compose(noting(), outbox_on=True, inbox_on=True)
