@@ -72,6 +72,16 @@ async def test_each_statement_goes_through_the_partial_indexes(compose: Compose)
             assert "Sort" not in planned, planned
 
 
+@pytest.mark.plans
+@databases.on_sqlite
+async def test_without_statistics_sqlite_writes_rows_by_their_ids(compose: Compose) -> None:
+    """Nobody runs ANALYZE there."""
+    mailroom = await compose(outbox_on=True)
+    for name in ("claim", "take over", "renew"):
+        first, *_ = (await plan(mailroom, statements("sqlite")[name])).splitlines()
+        assert "outbox_messages USING INTEGER PRIMARY KEY" in first, name
+
+
 @pytest.mark.parametrize("kind", databases.PRESENT)
 def test_no_statement_of_a_relay_carries_the_time_of_its_process(kind: str) -> None:
     for name, statement in statements(kind).items():

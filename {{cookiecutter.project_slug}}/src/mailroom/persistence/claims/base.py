@@ -47,6 +47,10 @@ class Claims(ABC):
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """The same rows of `table`, locked for this transaction, without those that others have locked."""
 
+    def again(self, conditions: Sequence[ColumnElement[bool]]) -> Sequence[ColumnElement[bool]]:
+        """The predicate where rows are written, which are found by their ids."""
+        return conditions
+
     @abstractmethod
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
         """Makes ids of one ordering key follow commit order, until the transaction ends (contract R3)."""
@@ -80,7 +84,7 @@ class Claims(ABC):
         chosen = select(row.id).where(*self._held(row, tokens))
         return (
             update(OutboxMessage)
-            .where(OutboxMessage.id.in_(self.free(chosen, row)), *self._held(OutboxMessage, tokens))
+            .where(OutboxMessage.id.in_(self.free(chosen, row)), *self.again(self._held(OutboxMessage, tokens)))
             .values(locked_until=self.later(lease_seconds))
             .execution_options(synchronize_session=False)
         )
@@ -102,7 +106,7 @@ class Claims(ABC):
     def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
         return (
             update(OutboxMessage)
-            .where(OutboxMessage.id.in_(chosen), *still)
+            .where(OutboxMessage.id.in_(chosen), *self.again(still))
             .values(lock_token=token, locked_until=self.later(seconds))
             .execution_options(synchronize_session=False)
         )
