@@ -21,6 +21,9 @@ def upgrade() -> None:
     # SQLite numbers rows by itself only where the type is exactly INTEGER.
     identity = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     time = sa.DateTime(timezone=True)
+    # SQL Server counts in units of 16 bits, of which an emoji takes two, and holds 4,000 of them outside of texts.
+    ordering_key = sa.Unicode(200).with_variant(sa.Unicode(400), "mssql")
+    last_error = sa.Unicode(4000).with_variant(sa.UnicodeText(), "mssql")
 
     op.create_table(
         "outbox_messages",
@@ -31,11 +34,11 @@ def upgrade() -> None:
         sa.Column("event_version", sa.Integer(), nullable=False),
         sa.Column("payload", sa.UnicodeText(), nullable=False),
         sa.Column("headers", sa.UnicodeText(), nullable=False),
-        sa.Column("ordering_key", sa.Unicode(200)),
+        sa.Column("ordering_key", ordering_key),
         sa.Column("occurred_on", time, nullable=False),
         sa.Column("available_on", time, nullable=False),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("last_error", sa.Unicode(4000)),
+        sa.Column("last_error", last_error),
         sa.Column("lock_token", sa.Uuid()),
         sa.Column("locked_until", time),
         sa.Column("processed_on", time),

@@ -41,7 +41,7 @@ class Check:
     status: Status
     found: str
     remedy: str | None = None
-    """What to do; None where all is well, or where `found` says it."""
+    """What to do; None where all is well, or where `found` is a message about the settings, which says it."""
 
 
 async def examine(
@@ -71,7 +71,7 @@ async def _source(
     try:
         database = Database(settings.sources[name])
     except ConfigurationError as error:
-        yield Check(name="database", status=Status.WRONG, found=str(error))
+        yield Check(name="database", status=Status.WRONG, found=error.found, remedy=error.remedy)
         return
     try:
         reached = await _database(database)
@@ -101,7 +101,7 @@ async def _database(database: Database) -> Check:
     try:
         await schema.current(database.engine)
     except DatabaseUnavailableError as error:
-        return Check(name="database", status=Status.TO_DO, found=str(error))
+        return Check(name="database", status=Status.TO_DO, found=error.found, remedy=error.remedy)
     return Check(name="database", status=Status.OK, found=f"answers: {database.safe_url}")
 
 
@@ -109,9 +109,9 @@ async def _schema(engine: AsyncEngine, command: str, source: str) -> Check:
     try:
         await schema.ensure_migrated(engine, command=command, source=source)
     except SchemaError as error:
-        return Check(name="schema", status=Status.TO_DO, found=str(error))
+        return Check(name="schema", status=Status.TO_DO, found=error.found, remedy=error.remedy)
     except ConfigurationError as error:
-        return Check(name="schema", status=Status.WRONG, found=str(error))
+        return Check(name="schema", status=Status.WRONG, found=error.found, remedy=error.remedy)
     at = ", ".join(await schema.current(engine))
     return Check(name="schema", status=Status.OK, found=f"at migration {at}" if at else "no migrations, but tables")
 
@@ -120,7 +120,10 @@ async def _tables(engine: AsyncEngine, command: str) -> Check:
     missing = await schema.missing_tables(engine)
     if missing:
         return Check(
-            name="tables", status=Status.TO_DO, found=f"missing: {', '.join(missing)}", remedy=f"{command} db upgrade"
+            name="tables",
+            status=Status.TO_DO,
+            found=f"missing: {', '.join(missing)}",
+            remedy=f"run: {command} db upgrade",
         )
     return Check(name="tables", status=Status.OK, found="both are there")
 
@@ -139,7 +142,7 @@ async def _rows(
             name="rows",
             status=Status.TO_DO,
             found=f"the tables cannot be read: {error.orig}",
-            remedy=f"{command} db check",
+            remedy=f"run: {command} db check",
         )
         return
     pending = f"{stats.pending} pending, {stats.retrying} of them failed before"
@@ -148,7 +151,7 @@ async def _rows(
             name="pending",
             status=Status.TO_DO,
             found=f"{pending}, from a time when the outbox was on; nothing sends them while it is off",
-            remedy=f"{command} outbox drain",
+            remedy=f"run: {command} outbox drain",
         )
     elif backlog.overdue:
         yield Check(
@@ -171,7 +174,7 @@ async def _rows(
         f"a relay stopped without finishing them: see that `{command} run` is running, and the next relay takes them "
         "over"
         if posture.outbox.enabled
-        else f"{command} outbox drain",
+        else f"run: {command} outbox drain",
     )
     yield _clock(backlog.now, asked, answered)
 

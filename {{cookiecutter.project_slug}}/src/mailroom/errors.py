@@ -22,7 +22,15 @@ MailroomError
 
 
 class MailroomError(Exception):
-    """The root of the tree above."""
+    """The root of the tree above. What to do may be told apart from what is: the message has both."""
+
+    def __init__(self, found: str = "", *, remedy: str | None = None) -> None:
+        super().__init__(found)
+        self.found = found
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.found}; {self.remedy}" if self.remedy else self.found
 
 
 class ConfigurationError(MailroomError):

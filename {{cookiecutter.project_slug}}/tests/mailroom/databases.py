@@ -11,6 +11,7 @@ KINDS = [
 """A SQL Server is on few machines; test_engines.py says so where it is not tried."""
 
 on_sqlite = pytest.mark.parametrize("database_url", [kind for kind in KINDS if kind == "sqlite"], indirect=True)
+on_postgres = pytest.mark.parametrize("database_url", [kind for kind in KINDS if kind == "postgres"], indirect=True)
 on_servers = pytest.mark.parametrize("database_url", [kind for kind in KINDS if kind != "sqlite"], indirect=True)
 
 WAITING = {

@@ -1,22 +1,27 @@
 """Contract R1, R3: rows are claimed by one short statement, on the database's clock, through the partial indexes."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from uuid import uuid4
 
 import databases
 import pytest
 from sqlalchemy import Executable, insert, text
-from support import Compose, Deposited, effects, noting, outbox_row, rows
+from support import Compose, Deposited, change_rows, effects, expire_leases, noting, outbox_row, rows
 
 from mailroom import Mailroom
 from mailroom.events import Kind
-from mailroom.outbox.leases import Leases
+from mailroom.outbox.leases import Leases, Settlement, Verdict
 from mailroom.persistence.claims import claims_for
 from mailroom.persistence.claims.base import slots
 from mailroom.persistence.tables import OutboxMessage
 
+STATISTICS = {"sqlserver": "UPDATE STATISTICS outbox_messages"}
 WITH_PLANS = [kind for kind in databases.KINDS if kind != "sqlserver"]
 
 
@@ -25,6 +30,7 @@ def statements(kind: str) -> dict[str, Executable]:
     return {
         "claim": claims.claim(Kind.INTEGRATION, token=uuid4(), lease_seconds=60, limit=50),
         "take over": claims.take_over(Kind.INTEGRATION, token=uuid4(), lease_seconds=60),
+        "renew": claims.renew([uuid4(), uuid4()], lease_seconds=60),
         "due": claims.due(),
     }
 
@@ -48,9 +54,10 @@ async def fill(mailroom: Mailroom, processed: int, pending: int) -> None:
         ):
             await connection.execute(insert(OutboxMessage), values)
     async with mailroom.database.connection() as connection:
-        await connection.execute(text("ANALYZE"))
+        await connection.execute(text(STATISTICS.get(mailroom.database.kind, "ANALYZE")))
 
 
+@pytest.mark.plans
 @pytest.mark.parametrize("database_url", WITH_PLANS, indirect=True)
 async def test_each_statement_goes_through_the_partial_indexes(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
@@ -65,6 +72,16 @@ async def test_each_statement_goes_through_the_partial_indexes(compose: Compose)
             assert "Sort" not in planned, planned
 
 
+@pytest.mark.plans
+@databases.on_sqlite
+async def test_without_statistics_sqlite_writes_rows_by_their_ids(compose: Compose) -> None:
+    """Nobody runs ANALYZE there."""
+    mailroom = await compose(outbox_on=True)
+    for name in ("claim", "take over", "renew"):
+        first, *_ = (await plan(mailroom, statements("sqlite")[name])).splitlines()
+        assert "outbox_messages USING INTEGER PRIMARY KEY" in first, name
+
+
 @pytest.mark.parametrize("kind", databases.PRESENT)
 def test_no_statement_of_a_relay_carries_the_time_of_its_process(kind: str) -> None:
     for name, statement in statements(kind).items():
@@ -72,6 +89,7 @@ def test_no_statement_of_a_relay_carries_the_time_of_its_process(kind: str) -> N
         assert not [value for value in given if isinstance(value, datetime)], name
 
 
+@pytest.mark.locks
 async def test_an_event_that_was_numbered_early_and_committed_late_is_relayed(compose: Compose) -> None:
     """FAULTS F2: no watermark skips it. On SQLite nobody is numbered while another one writes."""
     mailroom = await compose(noting(), outbox_on=True)
@@ -93,6 +111,7 @@ async def test_an_event_that_was_numbered_early_and_committed_late_is_relayed(co
     assert sorted(await effects(mailroom)) == ["1", "2"]
 
 
+@pytest.mark.locks
 async def test_relays_that_claim_at_the_same_time_get_different_rows(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
     for amount in range(40):
@@ -106,6 +125,7 @@ async def test_relays_that_claim_at_the_same_time_get_different_rows(compose: Co
     assert sorted(ids) == [row.id for row in await rows(mailroom)]
 
 
+@pytest.mark.locks
 async def test_a_claim_never_leases_more_than_it_was_asked_for(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
     await fill(mailroom, processed=1, pending=300)
@@ -116,7 +136,8 @@ async def test_a_claim_never_leases_more_than_it_was_asked_for(compose: Compose)
     assert len(held) == 58
 
 
-@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind != "sqlite"], indirect=True)
+@pytest.mark.locks
+@databases.on_servers
 async def test_a_row_that_somebody_else_has_locked_is_skipped_and_not_waited_for(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True)
     for amount in range(2):
@@ -128,7 +149,7 @@ async def test_a_row_that_somebody_else_has_locked_is_skipped_and_not_waited_for
     assert [row.id for row in claimed] == [2]
 
 
-@pytest.mark.parametrize("database_url", [kind for kind in databases.KINDS if kind == "postgres"], indirect=True)
+@databases.on_postgres
 async def test_leases_and_delays_are_right_in_every_time_zone_of_the_server(compose: Compose) -> None:
     first = await compose()
     async with first.database.connection() as connection:
@@ -146,6 +167,61 @@ async def test_leases_and_delays_are_right_in_every_time_zone_of_the_server(comp
     assert timedelta(minutes=59) < delayed.available_on - before < timedelta(minutes=61)
     assert processed.processed_on is not None
     assert abs(processed.processed_on - before) < timedelta(minutes=1)
+
+
+@contextmanager
+def a_client_whose_clock_is_wrong(by: timedelta, zone: str) -> Iterator[None]:
+    """Whatever of mailroom asks this process for the time is told another one, in another time zone."""
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Wrong":
+            return cls.fromtimestamp(time.time() + by.total_seconds(), tz)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", zone)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("mailroom") and getattr(module, "datetime", None) is datetime:
+                patch.setattr(module, "datetime", Wrong)
+        time.tzset()
+        try:
+            yield
+        finally:
+            patch.undo()
+            time.tzset()
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone of a process cannot be changed here")
+async def test_the_servers_clock_decides_leases_and_backoff_whatever_its_clients_believe(compose: Compose) -> None:
+    """Two clients whose clocks are ten minutes apart, in two time zones."""
+    mailroom = await compose(outbox_on=True)
+    leases = Leases(mailroom.database, lease_seconds=300)
+    behind = timedelta(minutes=-5), "America/Los_Angeles"
+    ahead = timedelta(minutes=5), "Asia/Kathmandu"
+    start = datetime.now(UTC)
+    with a_client_whose_clock_is_wrong(*behind):
+        await mailroom.publish(Deposited(amount=1))
+        (held,) = await leases.claim(Kind.INTEGRATION, 10)
+    with a_client_whose_clock_is_wrong(*ahead):
+        assert Deposited(amount=2).occurred_on - start > timedelta(minutes=4)
+        assert await leases.take_over(Kind.INTEGRATION) is None
+        assert await leases.claim(Kind.INTEGRATION, 10) == []
+        await leases.renew([held.token])
+    (row,) = await rows(mailroom)
+    assert row.locked_until is not None
+    assert timedelta(seconds=290) < row.locked_until - start < timedelta(seconds=360)
+
+    failed = Settlement(claimed=held, verdict=Verdict.FAILED, attempts=1, error="no", retry_in_seconds=60)
+    with a_client_whose_clock_is_wrong(*behind):
+        assert await leases.write_back([failed]) == 0
+    with a_client_whose_clock_is_wrong(*ahead):
+        assert await leases.claim(Kind.INTEGRATION, 10) == []
+    await change_rows(mailroom, available_on=mailroom.database.claims.later(-1))
+    with a_client_whose_clock_is_wrong(*behind):
+        assert len(await leases.claim(Kind.INTEGRATION, 10)) == 1
+    await expire_leases(mailroom)
+    with a_client_whose_clock_is_wrong(*behind):
+        assert await leases.take_over(Kind.INTEGRATION) is not None
 
 
 def test_ordering_keys_share_a_fixed_number_of_locks_that_everybody_takes_in_one_order() -> None:

@@ -92,6 +92,7 @@ async def test_it_deletes_batch_after_batch_until_one_comes_back_short(
     assert await mailroom.cleanup.run_once() == Purged(processed=25)
 
 
+@pytest.mark.locks
 async def test_purging_beside_producers_and_relays_locks_nobody_out_and_loses_nothing(compose: Compose) -> None:
     mailroom = await compose(outbox_on=True, events=[Deposited])
     await fill(mailroom, 3_000, processed_on=OLD)

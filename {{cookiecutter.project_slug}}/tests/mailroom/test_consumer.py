@@ -89,6 +89,7 @@ async def test_without_the_inbox_every_delivery_is_handled(compose: Compose) -> 
     assert await effects(mailroom) == ["first", "first"]
 
 
+@pytest.mark.locks
 @pytest.mark.parametrize("reads_first", [False, True])
 async def test_two_deliveries_side_by_side_have_their_effects_once(compose: Compose, reads_first: bool) -> None:
     """In the handler, or where a second insert waits for the first, one there and one in the database."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from mailroom.errors import ConfigurationError
 from mailroom.outbox.leases import Leases
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
+from mailroom.posture import named
+from mailroom.testing.plugin import fresh_database
+
+RENAME = {
+    "sqlite": "ALTER TABLE outbox_messages RENAME COLUMN attempts TO tries",
+    "sqlserver": "EXEC sp_rename 'outbox_messages.attempts', 'tries', 'COLUMN'",
+}
 
 
 class Patient:
@@ -48,6 +56,14 @@ def empty(database_url: str, alembic_ini: Path, monkeypatch: pytest.MonkeyPatch)
     """The database does not exist yet."""
     monkeypatch.chdir(alembic_ini.parent)
     return Patient(database_url)
+
+
+@pytest.fixture
+def second_url(database_url: str, tmp_path: Path) -> Iterator[str]:
+    """Another empty database of the same kind."""
+    (tmp_path / "second").mkdir()
+    with fresh_database(Settings(database={"url": database_url}).database.kind, tmp_path / "second") as url:
+        yield url
 
 
 async def migrate(patient: Patient) -> None:
@@ -115,25 +131,46 @@ class TestExamination:
         checks = await patient.examined()
         assert list(checks)[-1] == "database"
         assert statuses(checks) == {"database": Status.TO_DO}
-        assert "DATABASE__URL" in checks["database"].found
+        assert "cannot be used" in checks["database"].found
+        assert "DATABASE__URL" not in checks["database"].found
+        assert "DATABASE__URL" in str(checks["database"].remedy)
 
     async def test_a_database_that_is_not_migrated_is_told_the_command(self, empty: Patient) -> None:
         checks = await empty.examined()
         assert statuses(checks) == {"schema": Status.TO_DO, "tables": Status.TO_DO}
-        assert "bank db upgrade" in checks["schema"].found
+        assert checks["schema"].found.endswith("it is not migrated, and this code needs 0001")
+        assert checks["schema"].remedy == "run: bank db upgrade"
         assert "outbox_messages" in checks["tables"].found
-        assert checks["tables"].remedy == "bank db upgrade"
+        assert checks["tables"].remedy == "run: bank db upgrade"
+
+    async def test_a_driver_that_cannot_be_loaded_is_told_where_it_comes_from(
+        self, patient: Patient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mailroom.persistence.engines.find_spec", lambda name: None)
+        checks = await patient.examined()
+        assert statuses(checks) == {"database": Status.WRONG}
+        assert "copier update" not in checks["database"].found
+        assert "copier update" in str(checks["database"].remedy)
+
+    async def test_a_source_without_migrations_is_told_the_command(self, patient: Patient, second_url: str) -> None:
+        patient.sections["data_sources"] = {"billing": {"url": second_url}}
+        schema_of_billing = (await patient.examined())[named("schema", "billing")]
+        assert "has no migrations" in schema_of_billing.found
+        assert "db init billing" in str(schema_of_billing.remedy)
 
     async def test_migrations_that_are_named_and_not_there_are_wrong(
         self, patient: Patient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(schema.INI_VARIABLE, "elsewhere.ini")
-        assert statuses(await patient.examined()) == {"schema": Status.WRONG}
+        checks = await patient.examined()
+        assert statuses(checks) == {"schema": Status.WRONG}
+        assert "elsewhere.ini, and there is no such file" in checks["schema"].found
+        assert checks["schema"].remedy == "name the alembic.ini of the project"
 
     async def test_tables_that_have_lost_a_column_are_something_to_do(self, patient: Patient) -> None:
         mailroom = patient.compose()
         async with mailroom.database.engine.begin() as connection:
-            await connection.exec_driver_sql("ALTER TABLE outbox_messages RENAME COLUMN attempts TO tries")
+            await connection.exec_driver_sql(RENAME.get(mailroom.database.kind, RENAME["sqlite"]))
         await mailroom.close()
         checks = await patient.examined()
         assert statuses(checks) == {"rows": Status.TO_DO}
@@ -151,7 +188,7 @@ class TestExamination:
         patient.sections["message_bus"] = {}
         checks = await patient.examined()
         assert statuses(checks) == {"pending": Status.TO_DO}
-        assert checks["pending"].remedy == "bank outbox drain"
+        assert checks["pending"].remedy == "run: bank outbox drain"
 
     async def test_dead_letters_want_to_be_looked_at(self, patient: Patient) -> None:
         await deposit(patient, 1, 2, dead_lettered_on=datetime.now(UTC))
@@ -216,8 +253,15 @@ class TestCommand:
             "name": "tables",
             "status": "to do",
             "found": "missing: inbox_messages, outbox_messages",
-            "remedy": "bank db upgrade",
+            "remedy": "run: bank db upgrade",
         }
+
+    def test_what_is_and_what_to_do_have_columns_of_their_own(self, empty: Patient, database_url: str) -> None:
+        empty.sections["database"] = {"url": out_of_reach(database_url)}
+        (line,) = [line for line in empty().stdout.splitlines() if line.startswith("│ database")]
+        _, _, _, found, remedy, _ = line.split("│")
+        assert found.strip()
+        assert remedy.strip()
 
     def test_a_refused_posture_is_exit_2_without_a_traceback(self, migrated: Patient) -> None:
         migrated.sections["message_bus"] = {"provider": "pigeons", "enable_outbox": False}

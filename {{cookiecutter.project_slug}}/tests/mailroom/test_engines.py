@@ -10,8 +10,8 @@ from typing import Any
 
 import databases
 import pytest
-from databases import on_servers
-from sqlalchemy import make_url, text
+from databases import on_postgres, on_servers
+from sqlalchemy import make_url, text, update
 from sqlalchemy.exc import DBAPIError
 from support import Account, Compose, Deposited, effect, effects, rows
 
@@ -21,9 +21,13 @@ from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
 from mailroom.testing import Harness
 
+# Outside of a transaction, as SQL Server wants it.
 KILL_THE_OTHERS = {
     "postgres": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "sqlserver": "DECLARE @kill nvarchar(max) = N''; "
+    "SELECT @kill += N'KILL ' + CAST(session_id AS nvarchar(10)) + N'; ' FROM sys.dm_exec_sessions "
+    "WHERE database_id = DB_ID() AND session_id <> @@SPID; EXEC (@kill)",
 }
 
 SLEEP = {"postgresql": "SELECT pg_sleep(0.5)", "mssql": "WAITFOR DELAY '00:00:00.5'"}
@@ -84,6 +88,20 @@ async def test_a_server_that_never_answers_is_given_up_within_the_connect_timeou
                 await Mailroom(settings).ensure_migrated()
 
 
+@pytest.mark.reflection
+@on_postgres
+async def test_without_a_cache_of_statements_none_is_prepared_under_a_name(database_url: str) -> None:
+    """A pooler may send the next transaction to a session in which nothing of the kind is prepared."""
+    without = make_url(database_url).update_query_dict({"prepared_statement_cache_size": "0"})
+    for url, is_prepared in ((make_url(database_url), True), (without, False)):
+        engine = create_engine(Settings(database={"url": url.render_as_string(hide_password=False)}).database)
+        async with engine.connect() as connection:
+            for _ in range(2):
+                names = (await connection.execute(text("SELECT name FROM pg_prepared_statements"))).scalars().all()
+        await engine.dispose()
+        assert bool(names) is is_prepared
+
+
 @on_servers
 async def test_a_database_that_does_not_exist_is_one_line(database_url: str) -> None:
     url = make_url(database_url).set(database="nobodys").render_as_string(hide_password=False)
@@ -91,19 +109,21 @@ async def test_a_database_that_does_not_exist_is_one_line(database_url: str) -> 
         await Mailroom(Settings(database={"url": url})).ensure_migrated()
 
 
+@pytest.mark.locks
 @on_servers
 @pytest.mark.parametrize(("bound", "value"), [("statement_timeout_seconds", 0.2), ("lock_timeout_seconds", 0.2)])
 async def test_a_statement_and_the_wait_for_a_lock_are_bounded(compose: Compose, bound: str, value: float) -> None:
     mailroom = await compose(database={bound: value})
     async with mailroom.transaction() as session:
-        session.add(account := Account())
+        session.add(Account())
     async with mailroom.transaction() as first:
-        await first.get_one(Account, account.id, with_for_update=True)
+        await first.execute(update(Account).values(balance=1))
         with pytest.raises(DBAPIError):
             async with mailroom.transaction() as second:
-                await second.get_one(Account, account.id, with_for_update=True)
+                await second.execute(update(Account).values(balance=2))
 
 
+@pytest.mark.locks
 @on_servers
 async def test_migrations_take_the_time_that_they_need_and_their_turn(database_url: str, alembic_ini: Path) -> None:
     database = {"url": database_url, "statement_timeout_seconds": 0.2, "lock_timeout_seconds": 0.2}
@@ -126,6 +146,7 @@ async def test_migrations_take_the_time_that_they_need_and_their_turn(database_u
     await engine.dispose()
 
 
+@pytest.mark.locks
 @on_servers
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 async def test_events_are_stored_and_relayed_at_every_isolation_level(compose: Compose, level: str) -> None:
@@ -144,8 +165,10 @@ async def test_events_are_stored_and_relayed_at_every_isolation_level(compose: C
     assert await effects(mailroom) == ["0", "1", "2"]
 
 
-@on_servers
+@pytest.mark.locks
+@on_postgres
 async def test_a_handler_whose_transaction_the_database_gave_up_is_tried_again(compose: Compose) -> None:
+    """SQL Server lets the other transaction wait for the lock of the first instead."""
     handlers = Handlers()
 
     @handlers.on(Deposited)
@@ -169,13 +192,14 @@ async def test_a_handler_whose_transaction_the_database_gave_up_is_tried_again(c
         assert (await session.get_one(Account, stored.id)).balance == 105
 
 
+@pytest.mark.reflection
 @on_servers
 async def test_a_connection_that_dies_before_the_commit_is_the_error_that_the_commit_raises(compose: Compose) -> None:
     mailroom, other = await compose(outbox_on=True), await compose()
     async with mailroom.sessions()() as session:
         await session.execute(text("SELECT 1"))
         mailroom.publish(session, Deposited(amount=1))
-        async with other.database.connection() as connection:
+        async with other.database.listening() as connection:
             await connection.execute(text(KILL_THE_OTHERS[mailroom.database.kind]))
         with pytest.raises(DBAPIError):
             await session.commit()
@@ -183,6 +207,7 @@ async def test_a_connection_that_dies_before_the_commit_is_the_error_that_the_co
     assert len(await rows(mailroom)) == 1
 
 
+@pytest.mark.reflection
 @on_servers
 async def test_connections_that_died_cost_one_retry_and_no_event(compose: Compose) -> None:
     handlers = Handlers()
@@ -191,7 +216,7 @@ async def test_connections_that_died_cost_one_retry_and_no_event(compose: Compos
     async def note(event: Deposited, context: Context[Any]) -> None:
         effect(context, str(context.attempt))
         if context.attempt == 1:
-            async with other.database.connection() as connection:
+            async with other.database.listening() as connection:
                 await connection.execute(text(KILL_THE_OTHERS[mailroom.database.kind]))
 
     mailroom, other = await compose(handlers, outbox_on=True, inbox_on=True), await compose(handlers)

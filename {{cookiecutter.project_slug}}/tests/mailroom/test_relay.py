@@ -394,6 +394,7 @@ class TestLeases:
         claims = await asyncio.gather(*(relay.claim(Kind.INTEGRATION, 5) for relay in relays))
         assert sorted(claimed.id for claim in claims for claimed in claim) == list(range(1, 11))
 
+    @pytest.mark.locks
     async def test_a_transaction_that_commits_late_is_not_skipped(self, compose: Compose) -> None:
         mailroom = await compose(noting_attempts(), outbox_on=True)
         await publish(mailroom, 2, 1)
@@ -534,7 +535,8 @@ class TestSurviving:
 
     @asynccontextmanager
     async def failing(self, mailroom: Mailroom):  # type: ignore[no-untyped-def]
-        rename = "ALTER TABLE {} RENAME TO {}"
+        is_sqlserver = mailroom.database.kind == "sqlserver"
+        rename = "EXEC sp_rename '{}', '{}'" if is_sqlserver else "ALTER TABLE {} RENAME TO {}"
         async with mailroom.database.connection() as connection:
             await connection.exec_driver_sql(rename.format("outbox_messages", "away"))
         yield

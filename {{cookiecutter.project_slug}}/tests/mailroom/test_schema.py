@@ -118,6 +118,7 @@ async def execute(engine: AsyncEngine, *statements: str) -> None:
 # Migrating
 
 
+@pytest.mark.reflection
 async def test_upgrade_downgrade_and_upgrade_again_keep_the_rows_of_the_user(
     engine: AsyncEngine, project: Project
 ) -> None:
@@ -135,6 +136,7 @@ async def test_upgrade_downgrade_and_upgrade_again_keep_the_rows_of_the_user(
     assert await query(engine, "SELECT id FROM parcels") == [(7,)]
 
 
+@pytest.mark.reflection
 async def test_a_migration_that_fails_leaves_nothing_half_done(
     engine: AsyncEngine, plain_engine: AsyncEngine, project: Project
 ) -> None:
@@ -186,6 +188,7 @@ async def test_a_migration_must_not_leave_rows_that_refer_to_nothing(engine: Asy
     assert await schema.current(engine) == ()
 
 
+@pytest.mark.reflection
 async def test_a_new_revision_holds_what_differs_and_imports_nothing_of_mailroom(
     engine: AsyncEngine, project: Project
 ) -> None:
@@ -204,6 +207,7 @@ async def test_a_new_revision_holds_what_differs_and_imports_nothing_of_mailroom
     assert await schema.check(engine, ini=project.ini) == []
 
 
+@pytest.mark.reflection
 async def test_an_empty_revision_is_the_users_to_fill(engine: AsyncEngine, project: Project) -> None:
     project.use_models("parcels")
 
@@ -214,6 +218,7 @@ async def test_an_empty_revision_is_the_users_to_fill(engine: AsyncEngine, proje
     await schema.upgrade(engine, ini=project.ini)
 
 
+@pytest.mark.reflection
 async def test_check_says_in_words_what_differs(engine: AsyncEngine, project: Project) -> None:
     project.use_models("parcels")
     await schema.upgrade(engine, ini=project.ini)
@@ -236,6 +241,7 @@ async def test_check_says_in_words_what_differs(engine: AsyncEngine, project: Pr
     }
 
 
+@pytest.mark.reflection
 async def test_migrating_prints_nothing_and_leaves_logging_alone(
     engine: AsyncEngine, project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,6 +278,7 @@ async def revisions(project: Project) -> tuple[str, ...]:
         await engine.dispose()
 
 
+@pytest.mark.reflection
 async def test_a_refusal_of_alembic_is_a_schema_error(engine: AsyncEngine, project: Project) -> None:
     with pytest.raises(SchemaError, match="not up to date"):
         await schema.check(engine, ini=project.ini)
@@ -332,7 +339,7 @@ async def test_a_database_that_is_not_migrated_is_refused_with_the_command_to_ru
 
     assert str(refusal.value) == (
         f"the database {project.database.safe_url} is not ready: missing: inbox_messages, outbox_messages; "
-        "it is not migrated, and this code needs 0001. Run: shop db upgrade"
+        "it is not migrated, and this code needs 0001; run: shop db upgrade"
     )
 
 
@@ -346,7 +353,7 @@ async def test_a_database_behind_the_code_is_refused(engine: AsyncEngine, projec
     await schema.upgrade(engine, ini=project.ini)
     project.add_revision("newer", ["pass"])
 
-    with pytest.raises(SchemaError, match=r"at migration 0001, and this code needs newer\. Run: shop db upgrade"):
+    with pytest.raises(SchemaError, match=r"at migration 0001, and this code needs newer\; run: shop db upgrade"):
         await schema.ensure_migrated(engine, command="shop", ini=project.ini)
 
 
@@ -373,7 +380,7 @@ async def test_without_alembic_ini_only_the_tables_must_be_there(
     await schema.ensure_migrated(engine, command="shop")
 
     await execute(engine, "DROP TABLE inbox_messages")
-    with pytest.raises(SchemaError, match=r"missing: inbox_messages\. Run: shop db upgrade"):
+    with pytest.raises(SchemaError, match=r"missing: inbox_messages\; run: shop db upgrade"):
         await schema.ensure_migrated(engine, command="shop")
 
 

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import databases
 import pytest
 from alembic import command as alembic
 from alembic.config import Config
 from pydantic import SecretStr
-from sqlalchemy import Dialect, Index, insert, make_url, select, text
+from sqlalchemy import Dialect, Index, event, insert, make_url, select, text
 from sqlalchemy.exc import IntegrityError, StatementError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.schema import CreateIndex, CreateTable
-from support import outbox_row, query
+from support import Compose, Deposited, noting, outbox_row, query, rows
 
+from mailroom.events import Kind
+from mailroom.outbox.leases import Leases, Settlement, Verdict
+from mailroom.outbox.selection import Selection
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
 from mailroom.persistence.tables import InboxMessage, MailroomBase, OutboxMessage
@@ -48,6 +52,7 @@ async def engine(database_url: str, alembic_ini: Path) -> AsyncIterator[AsyncEng
     await engine.dispose()
 
 
+@pytest.mark.reflection
 async def test_the_migration_makes_what_the_models_say(engine: AsyncEngine, alembic_ini: Path) -> None:
     assert await schema.check(engine, ini=alembic_ini) == []
 
@@ -78,6 +83,7 @@ def test_each_database_gets_its_own_types(alembic_ini: Path, url: str, types: li
     assert [name for name in types if name not in written] == []
 
 
+@pytest.mark.reflection
 async def test_pending_rows_are_found_by_partial_indexes(engine: AsyncEngine) -> None:
     in_database = {name: str(sql) for name, sql in await query(engine, INDEX_DEFINITIONS[engine.dialect.name])}
     for index in INDEXES:
@@ -142,6 +148,90 @@ async def test_a_kind_is_domain_or_integration(engine: AsyncEngine) -> None:
     with pytest.raises(IntegrityError, match="ck_outbox_messages_kind"):
         async with engine.begin() as connection:
             await connection.execute(insert(OutboxMessage).values(outbox_row(kind="rumour")))
+
+
+# Text
+
+
+ASTRAL = "\N{GRINNING FACE}\N{MUSICAL SYMBOL G CLEF}\N{CJK UNIFIED IDEOGRAPH-20000}\N{MAHJONG TILE RED DRAGON}"
+"""Characters that take four bytes in UTF-8, and two units of 16 bits."""
+
+
+async def test_the_longest_texts_are_stored_and_read_back_in_whole_with_characters_of_every_plane(
+    compose: Compose,
+) -> None:
+    mailroom = await compose(outbox_on=True)
+    payload, key, error = ASTRAL * 25_000, ASTRAL * 50, ASTRAL * 1_500
+    await mailroom.publish(Deposited(amount=1, account=payload), ordering_key=key)
+    leases = Leases(mailroom.database, lease_seconds=60)
+    (held,) = await leases.claim(Kind.INTEGRATION, 1)
+    await leases.write_back([Settlement(claimed=held, verdict=Verdict.DEAD_LETTERED, attempts=1, error=error)])
+    (row,) = await rows(mailroom)
+    assert Deposited.model_validate_json(row.payload).account == payload
+    assert row.ordering_key == key
+    assert row.last_error == error[:4000]
+    async with mailroom.reader() as session:
+        found = await session.scalar(select(OutboxMessage.id).where(OutboxMessage.ordering_key == key))
+    assert found == row.id
+
+
+async def test_a_name_of_200_characters_is_stored_in_both_tables(engine: AsyncEngine) -> None:
+    name = "shop.".ljust(200, "x")
+    async with AsyncSession(engine) as session, session.begin():
+        session.add(InboxMessage(message_id=uuid4(), event_type=name, processed_on=datetime.now(UTC)))
+        session.add(OutboxMessage(**outbox_row(event_type=name)))
+    async with AsyncSession(engine) as session:
+        for column in (InboxMessage.event_type, OutboxMessage.event_type):
+            assert (await session.scalars(select(column))).all() == [name]
+
+
+def test_sql_server_has_room_for_two_units_of_16_bits_for_each_character() -> None:
+    """An event's name is ASCII, so one is enough there."""
+    dialect = dialect_of("mssql+aioodbc")
+    types = {column.name: column.type.compile(dialect) for column in OutboxMessage.__table__.columns}
+    assert types["ordering_key"] == "NVARCHAR(400)"
+    assert [types[name] for name in ("payload", "headers", "last_error")] == ["NVARCHAR(max)"] * 3
+    assert types["event_type"] == "NVARCHAR(200)"
+
+
+# Ids
+
+
+async def test_a_uuid_is_found_by_its_value_and_read_back_as_one(engine: AsyncEngine) -> None:
+    row = outbox_row(lock_token=uuid4(), locked_until=datetime.now(UTC))
+    async with engine.begin() as connection:
+        await connection.execute(insert(OutboxMessage).values(row))
+    for column in (OutboxMessage.message_id, OutboxMessage.lock_token):
+        async with AsyncSession(engine) as session:
+            assert (await session.scalars(select(column).where(column == row[column.key]))).all() == [row[column.key]]
+
+
+@databases.on_postgres
+async def test_parameters_are_bound_in_the_type_of_the_column_that_they_are_compared_with(compose: Compose) -> None:
+    """On PostgreSQL; of SQL Server the template's tests look at the statements. A conversion would hide an index."""
+    mailroom = await compose(noting(), outbox_on=True, inbox_on=True)
+    said: list[str] = []
+    event.listen(
+        mailroom.database.engine.sync_engine,
+        "before_cursor_execute",
+        lambda _c, _r, statement, *_: said.append(statement),
+    )
+    await mailroom.publish(Deposited(amount=1), ordering_key="anna")
+    await mailroom.drain()
+    await Leases(mailroom.database, lease_seconds=60).renew([uuid4()])
+    await mailroom.outbox.entries(Selection(ids=[1], event_type="a", ordering_key="b"), limit=5, before_id=9)
+    await mailroom.cleanup.run_once()
+    columns = {column.name: column.type for table in TABLES for column in table.columns}
+    compared = {
+        (name, bound)
+        for statement in said
+        for name, bound in re.findall(r"\.(\w+) (?:=|<|<=|>|IN) \(?\$\d+::([A-Z]+(?: WITH TIME ZONE)?)", statement)
+    }
+    assert {name for name, _ in compared} >= {"id", "message_id", "kind", "lock_token", "event_type", "ordering_key"}
+    dialect = dialect_of("postgresql+asyncpg")
+    for name, bound in compared:
+        assert columns[name].compile(dialect).partition("(")[0] == bound, name
+    assert not [one for one in said if re.search(r"(?:CAST\(|::\w+\()(?:outbox|inbox)_messages\w*\.", one)]
 
 
 # Times

@@ -17,12 +17,11 @@ from mailroom.outbox.wake_up import WakeUp
 from mailroom.persistence.database import Database
 
 HOURS = 7200
-WITH_CHANNEL = [kind for kind in databases.KINDS if kind == "postgres"]
 LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
 
 Relaying = tuple[Mailroom, Mailroom]
 
-pytestmark = pytest.mark.parametrize("database_url", WITH_CHANNEL, indirect=True)
+pytestmark = [databases.on_postgres, pytest.mark.reflection]
 
 
 async def listeners(mailroom: Mailroom) -> int:

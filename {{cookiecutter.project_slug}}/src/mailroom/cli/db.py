@@ -46,7 +46,8 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
             where = f"at migration {', '.join(sorted(at))}" if at else "not migrated"
             raise SchemaError(
                 f"the database is {where}, and models are compared with it at the newest migration, "
-                f"{', '.join(sorted(needed.heads))}. Run: {name} db upgrade"
+                f"{', '.join(sorted(needed.heads))}",
+                remedy=f"run: {name} db upgrade",
             )
 
     def show_current(source: str | None) -> None:

@@ -75,6 +75,12 @@ class WakeUp:
         while True:
             try:
                 async with self._database.listening() as connection:
+                    if await channel.is_shared(connection, self._database.listening):
+                        logger.info(
+                            "a pooler shares sessions between transactions, so relays hear of no commit; polling finds "
+                            "what other processes commit"
+                        )
+                        return
                     lost = asyncio.Event()
                     await channel.listen(connection, self._hear, lost.set)
                     if failures:

@@ -49,8 +49,8 @@ def config(ini: Path | None = None, source: str = DEFAULT_SOURCE) -> Config:
     found = _find(ini)
     if found is None:
         raise ConfigurationError(
-            f"no {_INI_NAME} in {Path.cwd()}, so the migrations cannot be found; run the command in the project's "
-            f"folder, or let {INI_VARIABLE} name the file"
+            f"no {_INI_NAME} in {Path.cwd()}, so the migrations cannot be found",
+            remedy=f"run the command in the project's folder, or let {INI_VARIABLE} name the file",
         )
     migrations = Config(str(found), cmd_opts=Namespace(quiet=True, x=None))
     migrations.attributes["data_source"] = source
@@ -65,8 +65,8 @@ def _versions(migrations: Config, source: str) -> Path:
     folder = scripts / "versions" if source == DEFAULT_SOURCE else scripts / source / "versions"
     if not folder.is_dir():
         raise SchemaError(
-            f"the data source {source} has no migrations: there is no folder {folder}. Run: db init {source}, which "
-            "writes the first one, with both tables"
+            f"the data source {source} has no migrations: there is no folder {folder}",
+            remedy=f"run: db init {source}, which writes the first one, with both tables",
         )
     return folder
 
@@ -177,7 +177,7 @@ async def ensure_migrated(
     problems = _lacking(state, code)
     if problems:
         raise SchemaError(
-            f"the database {_name(engine)} is not ready: {'; '.join(problems)}. Run: {command} db upgrade"
+            f"the database {_name(engine)} is not ready: {'; '.join(problems)}", remedy=f"run: {command} db upgrade"
         )
 
 
@@ -257,8 +257,8 @@ def _find(ini: Path | None) -> Path | None:
     if not path.is_file():
         source = "" if ini else f"{INI_VARIABLE} names "
         raise ConfigurationError(
-            f"{source}{path}, and there is no such file, so the migrations cannot be found; "
-            f"name the {_INI_NAME} of the project"
+            f"{source}{path}, and there is no such file, so the migrations cannot be found",
+            remedy=f"name the {_INI_NAME} of the project",
         )
     return path
 
@@ -298,8 +298,8 @@ def _alembic_errors() -> Iterator[None]:
 
 def _unavailable(engine: AsyncEngine, error: Exception) -> DatabaseUnavailableError:
     reason = str(getattr(error, "orig", None) or error) or "no answer"
-    remedy = engine_kind(engine.dialect.name).remedy
-    return DatabaseUnavailableError(f"the database {_name(engine)} cannot be used: {reason}; {remedy}")
+    remedy = engine_kind(engine.dialect.name).remedy(getattr(error, "orig", None) or error)
+    return DatabaseUnavailableError(f"the database {_name(engine)} cannot be used: {reason}", remedy=remedy)
 
 
 def _name(engine: AsyncEngine) -> str:

@@ -30,6 +30,9 @@ PENDING = "processed_on IS NULL AND dead_lettered_on IS NULL"
 LAST_ERROR_LENGTH = 4000
 NAME_LENGTH = 200
 """The longest event name and ordering key, in characters."""
+OrderingKey = Unicode(NAME_LENGTH).with_variant(Unicode(2 * NAME_LENGTH), "mssql")
+LastError = Unicode(LAST_ERROR_LENGTH).with_variant(UnicodeText(), "mssql")
+"""SQL Server counts in units of 16 bits, of which an emoji takes two, and holds 4,000 of them outside of texts."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -105,11 +108,11 @@ class OutboxMessage(MailroomBase):
     event_version: Mapped[int] = mapped_column(Integer)
     payload: Mapped[str] = mapped_column(UnicodeText)
     headers: Mapped[str] = mapped_column(UnicodeText)
-    ordering_key: Mapped[str | None] = mapped_column(Unicode(NAME_LENGTH))
+    ordering_key: Mapped[str | None] = mapped_column(OrderingKey)
     occurred_on: Mapped[datetime] = mapped_column(UtcDateTime)
     available_on: Mapped[datetime] = mapped_column(UtcDateTime)
     attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    last_error: Mapped[str | None] = mapped_column(Unicode(LAST_ERROR_LENGTH))
+    last_error: Mapped[str | None] = mapped_column(LastError)
     lock_token: Mapped[UUID | None] = mapped_column(Uuid)
     locked_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     processed_on: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -1,4 +1,6 @@
-"""Testing a module of a service, without a server to start and without waiting.
+"""Testing a module of a service, without a broker to start and without waiting.
+
+The database is a real one of the project's own kind: a file, or on a server that must be there.
 
     async def test_an_event_that_arrives_twice_counts_once(harness: Harness) -> None:
         event = OrderPlaced(order_id=order.id, sku="tea", quantity=2)

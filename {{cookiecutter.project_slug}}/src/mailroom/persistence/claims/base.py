@@ -47,6 +47,10 @@ class Claims(ABC):
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """The same rows of `table`, locked for this transaction, without those that others have locked."""
 
+    def again(self, conditions: Sequence[ColumnElement[bool]]) -> Sequence[ColumnElement[bool]]:
+        """The predicate where rows are written, which are found by their ids."""
+        return conditions
+
     @abstractmethod
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
         """Makes ids of one ordering key follow commit order, until the transaction ends (contract R3)."""
@@ -71,6 +75,20 @@ class Claims(ABC):
         lease = self._lease(self.free(chosen, row), self._expired(OutboxMessage, kind), token, lease_seconds)
         return lease.values(attempts=OutboxMessage.attempts + 1).returning(OutboxMessage)
 
+    def renew(self, tokens: Sequence[UUID], *, lease_seconds: float) -> Executable:
+        """Keeps the leases under these tokens for another full period. It never waits for a write-back.
+
+        What is held is pending: without that, no partial index would serve, and processed rows would be read.
+        """
+        row = aliased(OutboxMessage)
+        chosen = select(row.id).where(*self._held(row, tokens))
+        return (
+            update(OutboxMessage)
+            .where(OutboxMessage.id.in_(self.free(chosen, row)), *self.again(self._held(OutboxMessage, tokens)))
+            .values(locked_until=self.later(lease_seconds))
+            .execution_options(synchronize_session=False)
+        )
+
     def due(self) -> Executable:
         """One row that says what there is to do: `<kind>_fresh` and `<kind>_expired`, 1 or 0 (contract R7).
 
@@ -88,13 +106,17 @@ class Claims(ABC):
     def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
         return (
             update(OutboxMessage)
-            .where(OutboxMessage.id.in_(chosen), *still)
+            .where(OutboxMessage.id.in_(chosen), *self.again(still))
             .values(lock_token=token, locked_until=self.later(seconds))
             .execution_options(synchronize_session=False)
         )
 
     def _fresh(self, row: Any, kind: Kind) -> list[ColumnElement[bool]]:
         return [*_pending(row, kind.value), row.locked_until.is_(None), row.available_on <= self.now()]
+
+    def _held(self, row: Any, tokens: Sequence[UUID]) -> list[ColumnElement[bool]]:
+        kinds = row.kind.in_([kind.value for kind in Kind])
+        return [kinds, *_not_settled(row), row.locked_until.is_not(None), row.lock_token.in_(tokens)]
 
     def _expired(self, row: Any, kind: Kind) -> list[ColumnElement[bool]]:
         return [*_pending(row, kind.value), row.locked_until < self.now()]
@@ -106,7 +128,11 @@ def slots(keys: Sequence[str]) -> list[int]:
 
 
 def _pending(row: Any, kind: str | ColumnElement[str]) -> list[ColumnElement[bool]]:
-    return [row.kind == kind, row.processed_on.is_(None), row.dead_lettered_on.is_(None)]
+    return [row.kind == kind, *_not_settled(row)]
+
+
+def _not_settled(row: Any) -> list[ColumnElement[bool]]:
+    return [row.processed_on.is_(None), row.dead_lettered_on.is_(None)]
 
 
 def _in_turn(row: Any) -> tuple[Any, ...]:

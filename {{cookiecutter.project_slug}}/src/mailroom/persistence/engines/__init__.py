@@ -22,12 +22,13 @@ def check_present(settings: DatabaseSettings) -> None:
     if find_spec(f"{__name__}.{settings.kind}") is None or find_spec(settings.driver) is None:
         raise ConfigurationError(
             f"database.url names {settings.kind}, and this project was made without it: mailroom's part for it, or "
-            f"its driver {settings.driver}, is missing. Run: copier update --data database={settings.kind}"
+            f"its driver {settings.driver}, is missing",
+            remedy=f"run: copier update --data database={settings.kind}",
         )
     try:
         import_module(settings.driver)
     except ImportError as error:
         raise ConfigurationError(
-            f"{settings.driver}, the driver of {settings.kind}, cannot be loaded: {error}; README.md of the project "
-            "says what has to be installed beside it"
+            f"{settings.driver}, the driver of {settings.kind}, cannot be loaded: {error}",
+            remedy="README.md of the project says what has to be installed beside it",
         ) from error

@@ -16,11 +16,13 @@ from mailroom.settings import DatabaseSettings
 
 class Sqlite:
     unreachable: tuple[type[Exception], ...] = ()
-    remedy = "check DATABASE__URL"
     channel = None
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
         return {"connect_args": {"timeout": settings.busy_timeout_seconds}}
+
+    def remedy(self, error: BaseException) -> str:
+        return "check DATABASE__URL"
 
     def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
         event.listen(engine.sync_engine, "connect", _prepare)

@@ -15,7 +15,6 @@ MILLISECONDS = 1_000
 
 class SqlServer:
     unreachable: tuple[type[Exception], ...] = ()
-    remedy = f"{START_OR_CHECK}; where the ODBC driver comes from is in README.md"
     channel = None
 
     def options(self, settings: DatabaseSettings) -> dict[str, Any]:
@@ -25,6 +24,9 @@ class SqlServer:
             "pool_pre_ping": True,
             "use_setinputsizes": True,
         }
+
+    def remedy(self, error: BaseException) -> str:
+        return f"{START_OR_CHECK}; where the ODBC driver comes from is in README.md"
 
     def prepare(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
         def bound(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
