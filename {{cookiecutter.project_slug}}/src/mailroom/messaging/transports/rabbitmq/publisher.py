@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from aiormq import Channel, spec
-from aiormq.exceptions import ChannelNotFoundEntity, DeliveryError
+from aiormq.exceptions import AMQPChannelError, ChannelNotFoundEntity, DeliveryError
 
 from mailroom.errors import ConnectionLostError, PublishError, TransportUnavailableError
 from mailroom.messaging.transports.rabbitmq.link import LOST, Link, describe
@@ -80,6 +80,6 @@ class Publisher:
         """Only the channel went, and nothing else was on it: then it is this message's own doing."""
         if isinstance(error, ChannelNotFoundEntity):
             return TransportUnavailableError(f"what is published to is not there: {describe(error)}")
-        if self._link.is_open and self._in_flight == 1:
+        if isinstance(error, AMQPChannelError) and self._in_flight == 1:
             return PublishError(f"the broker closed the channel: {describe(error)}")
         return ConnectionLostError(f"the connection broke while the message was in flight: {describe(error)}")

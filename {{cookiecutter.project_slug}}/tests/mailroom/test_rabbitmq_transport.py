@@ -1,0 +1,533 @@
+"""RabbitMQ beyond the contract that all transports share: topology, confirms, recovery (contract R4, I7, F1, F12, F13)."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import aio_pika
+import pytest
+import rabbitmq_support
+from aiormq import spec
+from rabbitmq_support import Broker, proxied, transport_of
+from support import Compose, Deposited, Renamed, effect, effects, inbox_ids, rows, until
+
+from mailroom import Context, Handlers, IntegrationEvent, Mailroom
+from mailroom.errors import (
+    ConfigurationError,
+    ConnectionLostError,
+    Reject,
+    TransportUnavailableError,
+    UndecodableError,
+)
+from mailroom.messaging.transports.rabbitmq import link, wire
+from mailroom.serialization import encode
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with rabbitmq_support.broker() as own:
+        yield own
+
+
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[str]:
+    """What the databases differ in is tried by test_transport.py."""
+    yield f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture
+def run(compose: Compose, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`async with run(handlers, sections={"rabbitmq": ...}, **bus) as mailroom`."""
+
+    async def is_migrated(*_: Any, **__: Any) -> None:
+        return None
+
+    monkeypatch.setattr("mailroom.host.ensure_migrated", is_migrated)
+
+    @asynccontextmanager
+    async def running(
+        *handlers: Handlers, sections: dict[str, Any] | None = None, **bus: Any
+    ) -> AsyncIterator[Mailroom]:
+        async with (await composed(compose, broker, *handlers, sections=sections, **bus)).running() as mailroom:
+            yield mailroom
+
+    return running
+
+
+async def composed(
+    compose: Compose,
+    broker: Broker,
+    *handlers: Handlers,
+    sections: dict[str, Any] | None = None,
+    **bus: Any,
+) -> Mailroom:
+    given = sections or {}
+    quick = broker.settings(**bus) | {
+        "outbox": {"polling_interval_seconds": 0.05, "retention_days": 0, "backoff_base_seconds": 0.05}
+    }
+    quick["rabbitmq"]["heartbeat_seconds"] = 1
+    merged = {name: {**quick.get(name, {}), **given.get(name, {})} for name in quick.keys() | given.keys()}
+    return await compose(*handlers, **merged)
+
+
+def handling(function: Callable[..., Awaitable[None]], event: type[Any] = Deposited) -> Handlers:
+    handlers = Handlers()
+    handlers.on(event)(function)
+    return handlers
+
+
+async def note(event: Deposited, context: Context[Any]) -> None:
+    effect(context, str(event.amount))
+
+
+async def done(mailroom: Mailroom, *expected: str) -> None:
+    async def are_there() -> bool:
+        return len(await effects(mailroom)) >= len(expected)
+
+    await until(are_there)
+    assert sorted(await effects(mailroom)) == sorted(expected)
+
+
+async def taken(broker: Broker, queue: str) -> Any:
+    """The oldest message of a queue, once there is one."""
+    found: list[Any] = []
+
+    async def is_there() -> bool:
+        message = await broker.take(queue)
+        found.extend([message] if message is not None else [])
+        return bool(found)
+
+    await until(is_there)
+    return found[0]
+
+
+class TestOnTheWire:
+    async def test_an_event_is_a_persistent_json_message_with_id_type_time_and_headers(
+        self, run: Run, broker: Broker
+    ) -> None:
+        listening = f"{broker.another_service()}.events"
+        sent = Deposited(amount=3)
+        async with run() as mailroom:
+            async with broker.channel() as channel:
+                queue = await channel.declare_queue(listening)
+                await queue.bind(broker.exchange, Deposited.event_name)
+            async with mailroom.transaction() as session:
+                mailroom.publish(session, sent, ordering_key="anna")
+            message = await taken(broker, listening)
+        assert json.loads(message.body) == {"amount": 3, "account": "anna"}
+        assert message.routing_key == message.type == "bank.deposited"
+        assert message.message_id == str(sent.message_id)
+        assert message.content_type == "application/json"
+        assert message.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
+        assert abs(message.timestamp - sent.occurred_on) < timedelta(seconds=1)
+        assert message.headers["mailroom-version"] == 1
+        assert message.headers["mailroom-ordering-key"] == "anna"
+        assert message.headers["mailroom-occurred-on"] == sent.occurred_on.isoformat()
+
+    @pytest.mark.parametrize(
+        ("body", "properties", "reason"),
+        [
+            (b'{"amount": 1}', {"message_id": "17"}, "no UUID"),
+            (b"\xff", {"message_id": str(uuid4())}, "no UTF-8"),
+            (b"a=1", {"message_id": str(uuid4()), "content_type": "text/plain"}, "content type"),
+            (b"[]", {"message_id": str(uuid4())}, "JSON object"),
+            (b"{}" + b" " * 2_000, {"message_id": str(uuid4())}, "max_payload_bytes"),
+            (b"{}", {"message_id": str(uuid4()), "headers": {"mailroom-version": "new"}}, "version"),
+        ],
+    )
+    async def test_what_is_no_message_is_dead_lettered_at_once_with_the_reason(
+        self, run: Run, broker: Broker, body: bytes, properties: dict[str, Any], reason: str
+    ) -> None:
+        async with run(handling(note), max_payload_bytes=1_000):
+            await broker.publish(body, type="bank.deposited", **properties)
+            dead = await taken(broker, broker.dead_letters)
+        assert dead.body == body
+        assert reason in dead.headers["mailroom-reason"]
+        assert dead.headers["mailroom-exception"] == "mailroom.errors.UndecodableError"
+        assert 0 < len(dead.headers["mailroom-stack"]) <= 4_000
+        assert dead.headers["mailroom-first-seen"]
+        assert dead.type == "bank.deposited"
+
+    async def test_a_foreign_message_may_be_given_an_id_that_follows_from_its_own(
+        self, run: Run, broker: Broker
+    ) -> None:
+        async with run(handling(note), foreign_messages="derive-id") as mailroom:
+            for amount, given in ((1, "17"), (1, "17"), (2, "18")):
+                body = json.dumps({"amount": amount}).encode()
+                await broker.publish(body, type="bank.deposited", message_id=given)
+            await done(mailroom, "1", "2")
+            assert len(await inbox_ids(mailroom)) == 2
+
+    def test_a_message_without_any_id_is_refused_or_known_by_all_that_it_holds(self) -> None:
+        """Clients for Python add an id by themselves; others do not."""
+
+        def read(body: bytes, *, derive_id: bool = True, **properties: Any) -> UUID:
+            found = spec.Basic.Properties(message_type="bank.deposited", **properties)
+            return wire.message_of(found, "bank.deposited", body, limit=1_000, derive_id=derive_id).message_id
+
+        with pytest.raises(UndecodableError, match=r"foreign_messages"):
+            read(b"{}", derive_id=False)
+        assert read(b"{}") == read(b"{}")
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        assert len({read(b"{}"), read(b"[]"), read(b"{}", timestamp=at), read(b"{}", message_id="17")}) == 4
+
+    async def test_an_event_of_an_unknown_version_is_put_aside_before_it_is_given_up(
+        self, run: Run, broker: Broker
+    ) -> None:
+        """During a rolling deployment an older instance gets what only the newer one knows; it has to come again."""
+        newer = {"type": "bank.deposited", "headers": {"mailroom-version": 2}}
+        message_id = str(uuid4())
+        async with run(handling(note), redelivery_intervals_seconds=[60]):
+            await broker.publish(b'{"amount": 1}', message_id=message_id, **newer)
+            aside = await taken(broker, f"{broker.prefix}.redelivery.60s")
+        assert aside.message_id == message_id
+        assert (aside.headers["mailroom-attempts"], aside.headers["mailroom-redeliveries"]) == (1, 1)
+
+
+class TestPublishing:
+    async def test_an_event_that_nobody_takes_is_published_and_told_once_for_its_name(
+        self, run: Run, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with run() as mailroom:
+            for amount in range(3):
+                await mailroom.publish(Deposited(amount=amount))
+
+            async def are_processed() -> bool:
+                return (await mailroom.outbox.stats()).processed == 3
+
+            await until(are_processed)
+        assert [record.message for record in caplog.records].count("nobody takes this event") == 1
+
+    async def test_where_a_route_is_required_an_event_that_nobody_takes_is_a_failure(self, run: Run) -> None:
+        async with run(sections={"rabbitmq": {"require_route": True}, "outbox": {"max_attempts": 2}}) as mailroom:
+            await mailroom.publish(Deposited(amount=1))
+
+            async def is_given_up() -> bool:
+                return (await mailroom.outbox.stats()).dead_lettered == 1
+
+            await until(is_given_up)
+            (row,) = await rows(mailroom)
+        assert row.last_error is not None
+        assert "no queue is bound to bank.deposited" in row.last_error
+        assert row.attempts == 2
+
+    async def test_what_is_too_large_is_given_up_alone_and_never_sent(self, run: Run, broker: Broker) -> None:
+        async with run(handling(note), max_payload_bytes=1_000) as mailroom:
+            async with mailroom.transaction() as session:
+                mailroom.publish(session, Deposited(amount=1, account="x" * 2_000))
+                mailroom.publish(session, Deposited(amount=2))
+            await done(mailroom, "2")
+
+            async def is_given_up() -> bool:
+                return (await mailroom.outbox.stats()).dead_lettered == 1
+
+            await until(is_given_up)
+            assert "max_payload_bytes allows 1000" in str((await rows(mailroom))[0].last_error)
+
+    async def test_headers_that_fit_into_no_frame_are_refused(self, run: Run) -> None:
+        async with run() as mailroom:
+            with pytest.raises(Reject, match="one frame"):
+                await mailroom.transport.publish(encode(Deposited(amount=1), headers={"big": "x" * 70_000}), 1)
+
+    async def test_a_message_in_flight_when_the_connection_breaks_is_a_suspect(self, run: Run, broker: Broker) -> None:
+        async with proxied(broker) as proxy, run(handling(note)) as mailroom:
+            proxy.is_silent = True
+            sending = asyncio.create_task(mailroom.transport.publish(encode(Deposited(amount=1)), 1))
+            publisher = transport_of(mailroom)._publisher
+
+            async def is_in_flight() -> bool:
+                return publisher._in_flight == 1
+
+            await until(is_in_flight)
+            proxy.cut()
+            with pytest.raises(ConnectionLostError, match="in flight"):
+                await sending
+            proxy.is_silent = False
+
+    async def test_what_the_broker_does_not_confirm_in_time_is_a_suspect(self, run: Run, broker: Broker) -> None:
+        slow = {"confirm_timeout_seconds": 0.2, "connect_timeout_seconds": 0.5, "heartbeat_seconds": 60}
+        async with proxied(broker) as proxy, run(sections={"rabbitmq": slow}) as mailroom:
+            proxy.is_silent = True
+            with pytest.raises(ConnectionLostError, match="confirm_timeout_seconds"):
+                await mailroom.transport.publish(encode(Deposited(amount=1)), 1)
+
+    async def test_a_broker_that_is_away_costs_no_attempt_and_the_service_starts_without_it(
+        self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with proxied(broker) as proxy:
+            proxy.refuses = True
+            async with run(handling(note)) as mailroom:
+                await mailroom.publish(Deposited(amount=1))
+                assert not (await mailroom.health()).ready
+                assert (await mailroom.health()).live
+
+                async def has_been_tried() -> bool:
+                    return any(record.message == "transport unavailable" for record in caplog.records)
+
+                await until(has_been_tried)
+                proxy.refuses = False
+                await done(mailroom, "1")
+                assert [row.attempts for row in await rows(mailroom)] == [0]
+                assert (await mailroom.health()).ready
+        told = [record for record in caplog.records if record.message == "broker unavailable"]
+        assert told
+        assert all("127.0.0.1" in str(record.reason) for record in told)  # type: ignore[attr-defined]
+        assert "guest:guest" not in caplog.text
+
+    async def test_a_login_that_is_refused_is_an_error_at_the_start_without_the_password(
+        self, run: Run, broker: Broker
+    ) -> None:
+        broker.url = broker.url.replace("guest:guest@", "guest:hush@")
+        with pytest.raises(TransportUnavailableError, match="refuses the login") as refused:
+            async with run(handling(note)):
+                pass
+        assert "hush" not in str(refused.value)
+        assert "rabbitmq.url" in str(refused.value)
+
+
+class TestTopology:
+    async def test_declaring_twice_changes_nothing(self, run: Run) -> None:
+        for amount in (1, 2):
+            async with run(handling(note)) as mailroom:
+                await mailroom.publish(Deposited(amount=amount))
+                await done(mailroom, *map(str, range(1, amount + 1)))
+
+    @pytest.mark.parametrize(
+        ("queue", "arguments"),
+        [
+            ("events", {"x-queue-type": "classic"}),
+            ("dead-letters", {"x-queue-type": "quorum", "x-max-length": 3}),
+            ("redelivery.0.3s", {"x-queue-type": "quorum", "x-message-ttl": 7}),
+        ],
+    )
+    async def test_a_queue_that_is_there_with_other_arguments_is_one_clear_error(
+        self, run: Run, broker: Broker, queue: str, arguments: dict[str, Any]
+    ) -> None:
+        async with broker.channel() as channel:
+            await channel.declare_queue(f"{broker.prefix}.{queue}", durable=True, arguments=arguments)
+        with pytest.raises(ConfigurationError) as refused:
+            async with run(handling(note)):
+                pass
+        assert f"the queue {broker.prefix}.{queue}" in str(refused.value)
+        assert "inequivalent arg 'x-" in str(refused.value)
+        assert "declare_topology = false" in str(refused.value)
+
+    async def test_an_exchange_of_another_type_is_one_clear_error(self, run: Run, broker: Broker) -> None:
+        async with broker.channel() as channel:
+            await channel.declare_exchange(broker.exchange, "fanout", durable=True)
+        with pytest.raises(ConfigurationError, match=f"the exchange {broker.exchange}.*'type'"):
+            async with run():
+                pass
+
+    async def test_what_an_operator_owns_is_not_declared(
+        self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with run(handling(note), sections={"rabbitmq": {"declare_topology": False}}) as mailroom:
+            assert not (await mailroom.health()).ready
+            (told,) = [record for record in caplog.records if record.message == "broker unavailable"]
+            assert f"there is no queue {broker.queue}" in str(told.reason)  # type: ignore[attr-defined]
+            await transport_of(mailroom).topology.declare(link.Link(mailroom.settings.rabbitmq, "an operator"))
+            await mailroom.publish(Deposited(amount=1))
+            await done(mailroom, "1")
+
+    async def test_only_integration_events_with_a_handler_are_bound_under_each_of_their_names(
+        self, compose: Compose, broker: Broker
+    ) -> None:
+        class Moved(IntegrationEvent, name="bank.moved", aliases=("bank.relocated",)):
+            pass
+
+        handlers = handling(note)
+        handlers.on(Moved)(note)
+        handlers.on(Renamed)(note)
+        mailroom = await composed(compose, broker, handlers)
+        assert transport_of(mailroom).topology.bindings == ("bank.deposited", "bank.moved", "bank.relocated")
+
+    @pytest.mark.parametrize("missing", ["url", "endpoint_prefix"])
+    async def test_what_it_needs_is_asked_for_by_name(self, compose: Compose, broker: Broker, missing: str) -> None:
+        sections = broker.settings()
+        for section in sections.values():
+            section.pop(missing, None)
+        with pytest.raises(ConfigurationError, match=rf"\.{missing}"):
+            await compose(**sections)
+
+
+class TestRecovery:
+    async def test_a_connection_that_breaks_while_a_handler_runs_repeats_no_effect(
+        self, run: Run, broker: Broker
+    ) -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        deliveries = 0
+
+        async def take_a_while(event: Deposited, context: Context[Any]) -> None:
+            nonlocal deliveries
+            deliveries += 1
+            effect(context, str(event.amount))
+            begun.set()
+            await go_on.wait()
+
+        async with proxied(broker) as proxy, run(handling(take_a_while)) as mailroom:
+            await mailroom.publish(Deposited(amount=1))
+            await begun.wait()
+            before = proxy.connections
+            proxy.cut()
+
+            async def is_back() -> bool:
+                return proxy.connections >= before + 1 and mailroom.transport.receiver.disconnection() is None
+
+            await until(is_back)
+            go_on.set()
+            await mailroom.publish(Deposited(amount=2))
+            await done(mailroom, "1", "2")
+
+            async def is_empty() -> bool:
+                return await broker.length(broker.queue) == 0
+
+            await until(is_empty)
+            assert await effects(mailroom) == ["1", "2"]
+
+    async def test_a_queue_that_was_deleted_is_made_again_and_consumed(
+        self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with run(handling(note)) as mailroom:
+            await mailroom.publish(Deposited(amount=1))
+            await done(mailroom, "1")
+            await broker.delete(broker.queue)
+
+            async def is_told() -> bool:
+                return any("cancelled the consumer" in str(getattr(one, "reason", "")) for one in caplog.records)
+
+            await until(is_told)
+
+            async def is_back() -> bool:
+                return mailroom.transport.receiver.disconnection() is None
+
+            await until(is_back)
+            await mailroom.publish(Deposited(amount=2))
+            await done(mailroom, "1", "2")
+
+    async def test_a_channel_that_the_broker_closes_is_opened_again(self, run: Run, broker: Broker) -> None:
+        async with run(handling(note)) as mailroom:
+            await mailroom.publish(Deposited(amount=1))
+            await done(mailroom, "1")
+            connection = await mailroom.transport.receiver._link._open()
+            for channel in list(connection.transport.connection.channels.values()):
+                await channel.basic_ack(4711, wait=False)  # an unknown tag: the broker closes the channel for it
+            await mailroom.publish(Deposited(amount=2))
+            await done(mailroom, "1", "2")
+
+    async def test_a_connection_on_which_nothing_is_heard_is_given_up(self, run: Run, broker: Broker) -> None:
+        async with proxied(broker) as proxy, run(handling(note)) as mailroom:
+            await mailroom.publish(Deposited(amount=1))
+            await done(mailroom, "1")
+            proxy.is_silent = True
+
+            async def is_noticed() -> bool:
+                return mailroom.transport.receiver.disconnection() is not None
+
+            await until(is_noticed)
+            proxy.is_silent = False
+            proxy.cut()
+            await mailroom.publish(Deposited(amount=2))
+            await done(mailroom, "1", "2")
+
+    async def test_a_message_that_came_back_too_often_is_handled_alone(self, run: Run, broker: Broker) -> None:
+        busy, company = 0, []
+
+        async def watch(event: Deposited, context: Context[Any]) -> None:
+            nonlocal busy
+            busy += 1
+            effect(context, str(event.amount))
+            await context.session.flush()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            company.append((event.amount, busy))
+            busy -= 1
+
+        async with run(handling(watch)):
+            pass
+        for amount in range(4):
+            body = json.dumps({"amount": amount}).encode()
+            await broker.publish(body, type="bank.deposited", message_id=str(uuid4()))
+        async with broker.channel() as channel:
+            for _ in range(3):
+                message = await (await channel.get_queue(broker.queue, ensure=False)).get()
+                assert json.loads(message.body) == {"amount": 0}
+                await message.nack(requeue=True)
+        async with run(handling(watch)) as mailroom:
+            await done(mailroom, "0", "1", "2", "3")
+        assert dict(company)[0] == 1
+
+    async def test_a_message_whose_handler_kills_its_process_is_given_up_by_the_broker(
+        self, run: Run, broker: Broker
+    ) -> None:
+        few = {"rabbitmq": {"delivery_limit": 5}}
+        async with run(handling(note), sections=few):
+            pass
+        await broker.publish(b'{"amount": 0}', type="bank.deposited", message_id=str(uuid4()))
+        for _ in range(6):  # each a process that took it and died
+            async with broker.channel() as channel:
+                await (await channel.get_queue(broker.queue, ensure=False)).get()
+
+        async def is_given_up() -> bool:
+            return await broker.length(broker.dead_letters) == 1
+
+        await until(is_given_up)
+        async with run(handling(note), sections=few) as mailroom:
+            (dead,) = await transport_of(mailroom).dead_letters.entries(limit=10)
+        assert "delivered too often" in dead.reason
+        assert dead.event_type == "bank.deposited"
+
+
+class TestRollingDeployment:
+    async def test_an_event_that_the_old_version_does_not_know_waits_for_the_new_one(
+        self, run: Run, broker: Broker
+    ) -> None:
+        class Closed(IntegrationEvent, name="bank.closed"):
+            amount: int
+
+        both = handling(note)
+        both.on(Closed)(note)
+        async with run(both) as new:
+            async with run(handling(note)):  # the old version, on the same queue
+                for amount in range(20):
+                    await new.publish(Closed(amount=amount) if amount % 2 else Deposited(amount=amount))
+
+                async def is_busy() -> bool:
+                    return len(await effects(new)) >= 10
+
+                await until(is_busy)
+            await done(new, *map(str, range(20)))
+            assert await broker.length(broker.dead_letters) == 0
+
+
+class TestTwoServices:
+    async def test_each_service_gets_its_own_copy_and_a_redelivery_reaches_one_alone(
+        self, run: Run, broker: Broker, tmp_path: Any
+    ) -> None:
+        failed: list[UUID] = []
+
+        async def fail_at_first(event: Deposited, context: Context[Any]) -> None:
+            if len(failed) < 3:
+                failed.append(context.message_id)
+                raise ValueError("no luck")
+            effect(context, f"shipping {event.amount}")
+
+        async with run(handling(note)) as bank:
+            another = broker.another_service()
+            own = {"database": {"url": f"sqlite+aiosqlite:///{tmp_path / 'shipping.db'}"}}
+            async with run(handling(fail_at_first), endpoint_prefix=another, sections=own) as shipping:
+                await bank.publish(Deposited(amount=1))
+
+                async def both_have_it() -> bool:
+                    return bool(await effects(bank)) and bool(await effects(shipping))
+
+                await until(both_have_it)
+                assert (await effects(bank), await effects(shipping)) == (["1"], ["shipping 1"])
+        assert len(failed) == 3
