@@ -77,8 +77,14 @@ def shop(by_cookiecutter: Render, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def shop_on(by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> ProjectOn:
-    """`shop_on(database)`: the default project on that database. Tests only read it, or copy it."""
-    return cache(lambda database: by_copier(tmp_path_factory.mktemp(database) / "in", database=database))
+    """`shop_on(database, transport)`: the default project on that database. Tests only read it, or copy it."""
+
+    @cache
+    def made(database: str, transport: str = "in_process") -> Path:
+        into = tmp_path_factory.mktemp(f"{database}-{transport}") / "in"
+        return by_copier(into, database=database, transport=transport)
+
+    return made
 
 
 @pytest.fixture

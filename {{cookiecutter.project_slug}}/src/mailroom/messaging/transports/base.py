@@ -1,4 +1,4 @@
-"""The seam between mailroom and a broker: the Protocols `Transport` and `Broker`."""
+"""The seams between mailroom and a broker: `Transport`, and what one adds that needs a connection or delivers."""
 
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,15 @@ class Transport(Service, Protocol):
     """
 
     async def publish(self, message: Message, attempt: int) -> None: ...
+
+
+@runtime_checkable
+class Connects(Protocol):
+    """What a transport adds that needs a connection."""
+
+    async def connect(self) -> None:
+        """Connects now. Raises TransportUnavailableError, with what to do, if that is not possible."""
+        ...
 
 
 @runtime_checkable
