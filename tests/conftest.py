@@ -6,12 +6,16 @@ both engines take the same commit. User settings of the engines are kept out.
 
 import shutil
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import brokers
 import hypothesis
 import pytest
 from checkout import ROOT, TAG, ProjectOn, Render, git, source_files, succeed
+
+from mailroom.testing.databases import is_required
 
 # What a machine is slow at depends on what else it does, so a slow example says nothing about the code.
 hypothesis.settings.register_profile("template", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -91,3 +95,16 @@ def shop_on(by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Proj
 def own_shop(shop: Path, tmp_path: Path) -> Path:
     """A copy of the default project that a test may work in."""
     return Path(shutil.copytree(shop, tmp_path / "shop"))
+
+
+@pytest.fixture
+def own_names() -> Iterator[brokers.OwnNames]:
+    """Names of the test's own on the broker. Without one it is skipped, or fails if TEST_REQUIRE lists rabbitmq."""
+    problem = brokers.problem()
+    if problem and is_required("rabbitmq"):
+        pytest.fail(problem, pytrace=False)
+    if problem:
+        pytest.skip(problem)
+    names = brokers.OwnNames()
+    yield names
+    names.delete()
