@@ -197,6 +197,15 @@ def test_the_demo_without_its_broker_is_one_clear_line(own_project: Path) -> Non
     assert SECRET not in done.stdout
 
 
+def test_a_queue_that_is_there_with_other_arguments_is_one_clear_line(own_project: Path, own_names: OwnNames) -> None:
+    variables = own_names.variables()
+    assert shop(own_project, "demo", **variables).returncode == 0
+    done = shop(own_project, "demo", **variables, RABBITMQ__DELIVERY_LIMIT="10")
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 3
+    assert f"error: the queue {own_names.name}.shop.events is on the broker already" in done.stdout
+
+
 def test_as_a_monolith_it_needs_no_broker(own_project: Path) -> None:
     done = shop(own_project, "demo", RABBITMQ__URL=NOWHERE, MESSAGE_BUS__PROVIDER="in_process")
     assert done.returncode == 0, done.stdout

@@ -292,10 +292,13 @@ class Mailroom:
     async def ensure_connected(self) -> None:
         """Raises TransportUnavailableError, with what to do, if the transport needs a connection and gets none now.
 
-        For a command that cannot wait for a broker; `running()` does.
+        For a command that cannot wait for a broker; `running()` does. The connection is given up again.
         """
         if isinstance(self.transport, Connects):
-            await self.transport.connect()
+            try:
+                await self.transport.connect()
+            finally:
+                await self.transport.stop()
 
     async def _ensure_that_it_can_start(self) -> None:
         """A data source that is away is a WARNING, unless nothing goes without it: its relay works once it is back."""
