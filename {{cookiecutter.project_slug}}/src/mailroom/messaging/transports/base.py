@@ -1,4 +1,4 @@
-"""The seams between mailroom and a broker: `Transport`, and what one adds that needs a connection or delivers."""
+"""The seam between mailroom and a broker: the Protocols `Transport` and `Broker`."""
 
 from typing import Protocol, runtime_checkable
 
