@@ -4,7 +4,8 @@ PROJECT := {{cookiecutter.project_slug}}
 BIN     := $(CURDIR)/.venv/bin
 JOBS    ?= 2
 
-DATABASES := sqlite postgres sqlserver
+# Every database and every transport is in one of these projects.
+KINDS := database=sqlite database=postgres database=sqlserver transport=rabbitmq
 
 # The first Python that is new enough; a name may be there without an interpreter behind it, so it is asked.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -119,9 +120,9 @@ clean: ## remove what these commands made
 .venv/dev.done: .venv/render.done $(PROJECT)/pyproject.toml
 	@$(PIP) install --group dev
 	@rm -rf .cache/rendered && mkdir -p .cache/rendered
-	@for database in $(DATABASES); do \
-		project=shop-on-$$database; \
-		$(RENDER) .cache/rendered "$(CURDIR)" project_slug=$$project database=$$database 2>.cache/render.log \
+	@for kind in $(KINDS); do \
+		project=shop-with-$${kind#*=}; \
+		$(RENDER) .cache/rendered "$(CURDIR)" project_slug=$$project $$kind 2>.cache/render.log \
 			|| { cat .cache/render.log >&2; exit 1; }; \
 		$(PIP) install ".cache/rendered/$$project[dev]" && $(PIP) uninstall --yes $$project || exit 1; \
 	done

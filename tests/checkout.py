@@ -23,7 +23,7 @@ SOMEBODY = {
 
 Answers = Mapping[str, str]
 Render = Callable[..., Path]
-ProjectOn = Callable[[str], Path]
+ProjectOn = Callable[..., Path]
 
 
 def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":

@@ -6,12 +6,16 @@ both engines take the same commit. User settings of the engines are kept out.
 
 import shutil
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import brokers
 import hypothesis
 import pytest
 from checkout import ROOT, TAG, ProjectOn, Render, git, source_files, succeed
+
+from mailroom.testing.databases import is_required
 
 # What a machine is slow at depends on what else it does, so a slow example says nothing about the code.
 hypothesis.settings.register_profile("template", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -77,11 +81,30 @@ def shop(by_cookiecutter: Render, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def shop_on(by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> ProjectOn:
-    """`shop_on(database)`: the default project on that database. Tests only read it, or copy it."""
-    return cache(lambda database: by_copier(tmp_path_factory.mktemp(database) / "in", database=database))
+    """`shop_on(database, transport)`: the default project on that database. Tests only read it, or copy it."""
+
+    @cache
+    def made(database: str, transport: str = "in_process") -> Path:
+        into = tmp_path_factory.mktemp(f"{database}-{transport}") / "in"
+        return by_copier(into, database=database, transport=transport)
+
+    return made
 
 
 @pytest.fixture
 def own_shop(shop: Path, tmp_path: Path) -> Path:
     """A copy of the default project that a test may work in."""
     return Path(shutil.copytree(shop, tmp_path / "shop"))
+
+
+@pytest.fixture
+def own_names() -> Iterator[brokers.OwnNames]:
+    """Names of the test's own on the broker. Without one it is skipped, or fails if TEST_REQUIRE lists rabbitmq."""
+    problem = brokers.problem()
+    if problem and is_required("rabbitmq"):
+        pytest.fail(problem, pytrace=False)
+    if problem:
+        pytest.skip(problem)
+    names = brokers.OwnNames()
+    yield names
+    names.delete()

@@ -11,7 +11,11 @@ ODD = {
 LONGEST = {"project_name": "x" * 300, "project_slug": "a" * 40, "package_name": "o" * 40, "description": "long " * 400}
 NOBODY = {"author_name": "", "author_email": ""}
 DATABASES = ("sqlite", "postgres", "sqlserver")
+TRANSPORTS = ("in_process", "rabbitmq")
 COMBINATIONS = {"defaults": {}, "odd": ODD, "longest": LONGEST, "nobody": NOBODY, "no name": {"author_name": ""},
                 "no email": {"author_email": ""}, "derived": {"project_name": "Émail"},
                 **{database: {"database": database} for database in DATABASES[1:]},
-                **{f"odd on {database}": {**ODD, "database": database} for database in DATABASES[1:]}}  # fmt: skip
+                **{f"odd on {database}": {**ODD, "database": database} for database in DATABASES[1:]},
+                "odd with rabbitmq": {**ODD, "transport": "rabbitmq"},
+                **{f"{database} with rabbitmq": {"database": database, "transport": "rabbitmq"}
+                   for database in DATABASES}}  # fmt: skip

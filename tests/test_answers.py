@@ -15,7 +15,7 @@ import yaml
 from checkout import ROOT, ProjectOn
 from cookiecutter.generate import generate_context
 from cookiecutter.prompt import prompt_for_config
-from examples import DATABASES
+from examples import DATABASES, TRANSPORTS
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -169,9 +169,12 @@ def test_every_module_of_the_standard_library_is_refused_as_a_package() -> None:
     assert modules <= {*RULES.standard_library}
 
 
-@pytest.mark.parametrize("database", DATABASES)
-def test_what_a_project_installs_is_refused_as_a_name(shop_on: ProjectOn, database: str) -> None:
-    project = tomllib.loads((shop_on(database) / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+@pytest.mark.parametrize(
+    ("database", "transport"),
+    [*((database, "in_process") for database in DATABASES), *(("sqlite", transport) for transport in TRANSPORTS[1:])],
+)
+def test_what_a_project_installs_is_refused_as_a_name(shop_on: ProjectOn, database: str, transport: str) -> None:
+    project = tomllib.loads((shop_on(database, transport) / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     installed = set(closure([*project["dependencies"], *project["optional-dependencies"]["dev"]]))
     commands = {
         point.name

@@ -15,6 +15,7 @@ from typing import Any
 import copier
 import pytest
 import yaml
+from brokers import OwnNames
 from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, git, run, succeed, tree
 from examples import DATABASES, ODD
 from pages import commands
@@ -206,25 +207,28 @@ def test_the_demo_without_its_server_is_one_clear_line(shop_on: ProjectOn, tmp_p
 
 @pytest.fixture(scope="module")
 def on_postgres(shop_on: ProjectOn, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which its tests may work; the environment that uv makes there has no other driver."""
-    return Path(shutil.copytree(shop_on("postgres"), tmp_path_factory.mktemp("on postgres") / "shop"))
+    """A project in which its tests may work, with rabbitmq; the environment that uv makes there has no other driver."""
+    return Path(shutil.copytree(shop_on("postgres", "rabbitmq"), tmp_path_factory.mktemp("on postgres") / "shop"))
 
 
-def test_a_project_on_postgres_does_what_its_readme_says(on_postgres: Path, postgres_url: str) -> None:
-    """On the server that is here, instead of the container."""
+def test_a_project_on_postgres_does_what_its_readme_says(
+    on_postgres: Path, postgres_url: str, own_names: OwnNames
+) -> None:
+    """On the servers that are here, instead of the containers."""
     shown = commands(on_postgres / "README.md", "See it work")
     assert "docker compose up -d --wait" in shown
+    environment = {**FRESH, **SOMEBODY, "DATABASE__URL": postgres_url, **own_names.variables()}
     said = [
-        succeed("sh", "-c", command, cwd=on_postgres, env={**FRESH, **SOMEBODY, "DATABASE__URL": postgres_url})
+        succeed("sh", "-c", command, cwd=on_postgres, env=environment)
         for command in shown
         if not command.startswith("docker ")
     ]
     assert any("3 orders committed; 3 rows wait in the outbox" in output for output in said)
 
 
-@pytest.mark.usefixtures("postgres_url")
+@pytest.mark.usefixtures("postgres_url", "own_names")
 def test_a_project_on_postgres_passes_its_own_tests(on_postgres: Path) -> None:
     command = ("uv", "run", "--with", "pytest-xdist", "pytest", "-q", "-n", "2")
-    said = succeed(*command, cwd=on_postgres, env={**FRESH, "TEST_REQUIRE": "postgres"})
+    said = succeed(*command, cwd=on_postgres, env={**FRESH, "TEST_REQUIRE": "postgres,rabbitmq"})
     assert " passed" in said
     assert not list(on_postgres.glob(".venv/lib/*/site-packages/aiosqlite"))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from checkout import ROOT, TAG, Render, git, tree
 from cookiecutter.main import cookiecutter
-from examples import COMBINATIONS, DATABASES
+from examples import COMBINATIONS, DATABASES, TRANSPORTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +40,7 @@ def test_both_engines_make_the_same_project(
             "description": free_text,
             "author_name": free_text,
             "database": st.sampled_from(DATABASES),
+            "transport": st.sampled_from(TRANSPORTS),
         }
     )
 )

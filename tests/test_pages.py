@@ -10,6 +10,8 @@ from walk import BIN, Walk, command_folder, shell, shows
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 FROM_NOTHING = {"getting-started.md"}
 """These make their project themselves, in an empty folder."""
+WITH_PROCESSES = {"two-services.md"}
+"""What these start goes on while they are read: tests/test_two_services.py."""
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def walk(own_shop: Path, engines_home: dict[str, str], tmp_path: Path) -> Walk:
     return Walk(own_shop, {**engines_home, **shell(command_folder(tmp_path / "bin"), BIN)})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in FROM_NOTHING])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in FROM_NOTHING | WITH_PROCESSES])
 def test_every_block_does_what_the_page_says(page: str, walk: Walk) -> None:
     walk.take(ROOT / "docs" / page)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from checkout import FRESH, PATH, PROJECT, SOMEBODY, TOKENS, ProjectOn, Render, succeed
-from examples import COMBINATIONS, DATABASES
+from examples import COMBINATIONS, DATABASES, TRANSPORTS
 from pages import commands
 from walk import BIN, Walk, command_folder
 
@@ -27,7 +27,9 @@ def shared(project: Path) -> dict[str, str]:
     return {**PATH, "PYTHONPATH": str(project / "src")}
 
 
-@pytest.fixture(scope="session", params=["defaults", "odd", "longest", "postgres", "sqlserver"])
+@pytest.fixture(
+    scope="session", params=["defaults", "odd with rabbitmq", "longest", "postgres with rabbitmq", "sqlserver"]
+)
 def rendered(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return by_copier(tmp_path_factory.mktemp("rendered") / "in", **COMBINATIONS[request.param])
 
@@ -48,8 +50,8 @@ def test_nothing_in_it_waits_to_be_rendered(rendered: Path) -> None:
 
 
 def test_every_file_of_the_template_is_in_some_project(shop_on: ProjectOn) -> None:
-    """What is in which is tests/test_databases.py's concern."""
-    projects = [shop_on(database) for database in DATABASES]
+    """What is in which is the concern of tests/test_databases.py and tests/test_transports.py."""
+    projects = [*map(shop_on, DATABASES), *(shop_on("sqlite", transport) for transport in TRANSPORTS[1:])]
     missing = [
         name
         for path in PROJECT.rglob("*")

@@ -16,7 +16,9 @@ USED = re.compile(r"^\s*(?:- )?uses: (.*)$", re.MULTILINE)
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
-@pytest.fixture(scope="module", params=["template", "defaults", "odd", "postgres", "sqlserver"])
+@pytest.fixture(
+    scope="module", params=["template", "defaults", "odd with rabbitmq", "postgres with rabbitmq", "sqlserver"]
+)
 def folder(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What holds a `.github`: the template itself, and rendered projects."""
     if request.param == "template":

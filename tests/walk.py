@@ -130,16 +130,18 @@ def shows(printed: str, shown: Iterable[str]) -> bool:
     return len(words) - len(last) >= at and words[len(words) - len(last) :] == last
 
 
-def command_folder(folder: Path) -> Path:
-    """A folder for the PATH with what the pages of a default project call: `shop`, and `uv run` without an install.
+def command_folder(folder: Path, *projects: str) -> Path:
+    """A folder for the PATH with the commands of these projects, or of `shop`; and `uv run` without an install.
 
     `uv run X` runs X in the environment that is there. What else uv can do is refused.
     """
     folder.mkdir()
-    for name, script in {
-        "shop": 'exec python -c "from shop.cli import main; main(prog_name=\'shop\')" "$@"',
-        "uv": 'if [ "$1" != run ]; then echo "only uv run is there" >&2; exit 2; fi\nshift\nexec "$@"',
-    }.items():
+    scripts = {
+        name: f'exec python -c "from {name}.cli import main; main(prog_name=\'{name}\')" "$@"'
+        for name in projects or ("shop",)
+    }
+    scripts["uv"] = 'if [ "$1" != run ]; then echo "only uv run is there" >&2; exit 2; fi\nshift\nexec "$@"'
+    for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
         (folder / name).chmod(0o755)
     return folder

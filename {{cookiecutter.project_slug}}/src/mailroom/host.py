@@ -24,7 +24,7 @@ from mailroom.messaging.bus import DirectDispatcher
 from mailroom.messaging.consumer import Consumer
 from mailroom.messaging.handlers import Handlers, stage
 from mailroom.messaging.transports import TransportFactory, transport_factory
-from mailroom.messaging.transports.base import Receives, Transport
+from mailroom.messaging.transports.base import Connects, Receives, Transport
 from mailroom.outbox.administration import OutboxAdministration
 from mailroom.outbox.cleanup import OutboxCleanup
 from mailroom.outbox.notice import OutboxDisabledNotice
@@ -288,6 +288,17 @@ class Mailroom:
         for name in data_sources or self.data_sources:
             engine = self.data_source(name).database.engine
             await ensure_migrated(engine, command=self._command, source=name)
+
+    async def ensure_connected(self) -> None:
+        """Raises TransportUnavailableError, with what to do, if the transport needs a connection and gets none now.
+
+        For a command that cannot wait for a broker; `running()` does. The connection is given up again.
+        """
+        if isinstance(self.transport, Connects):
+            try:
+                await self.transport.connect()
+            finally:
+                await self.transport.stop()
 
     async def _ensure_that_it_can_start(self) -> None:
         """A data source that is away is a WARNING, unless nothing goes without it: its relay works once it is back."""

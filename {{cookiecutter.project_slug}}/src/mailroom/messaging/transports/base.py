@@ -19,6 +19,15 @@ class Transport(Service, Protocol):
 
 
 @runtime_checkable
+class Connects(Protocol):
+    """What a transport adds that needs a connection."""
+
+    async def connect(self) -> None:
+        """Connects now. Raises TransportUnavailableError, with what to do, if that is not possible."""
+        ...
+
+
+@runtime_checkable
 class Receives(Protocol):
     """What a transport adds that also delivers: a broker. In process, publishing is delivering."""
 

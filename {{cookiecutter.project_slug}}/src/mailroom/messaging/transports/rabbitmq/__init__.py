@@ -45,13 +45,17 @@ class RabbitMQTransport:
         self._settings = settings
         self._unrouted: set[str] = set()
 
+    async def connect(self) -> None:
+        """Raises TransportUnavailableError if the broker is not there, ConfigurationError if it holds other things."""
+        await self._publisher.open()
+
     async def start(self) -> None:
         """Connects where the broker is there; where it is not, the first message does, and the relay waits for it.
 
         Raises ConfigurationError if what is on the broker cannot be used.
         """
         try:
-            await self._publisher.open()
+            await self.connect()
         except LoginRefusedError:
             raise
         except TransportUnavailableError as error:
@@ -72,8 +76,9 @@ class RabbitMQTransport:
             self._note_unrouted(message)
 
     async def _prepare(self) -> None:
+        """With this service's own queue: what it publishes for itself before that is bound would be dropped."""
         if self._settings.rabbitmq.declare_topology:
-            await self.topology.declare_exchange(self.link)
+            await self.topology.declare(self.link)
 
     def _note_unrouted(self, message: Message) -> None:
         """No queue is bound: nobody wants the event, or its consumers were never started (F1)."""
