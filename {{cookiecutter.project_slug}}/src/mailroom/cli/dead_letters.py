@@ -46,8 +46,8 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         """
 
         async def work(broker: Broker) -> tuple[list[DeadLetter], int]:
-            entries = await broker.dead_letters.entries(limit=limit, with_payload=payload)
-            return entries, await broker.dead_letters.count()
+            total = await broker.dead_letters.count()
+            return await broker.dead_letters.entries(limit=limit, with_payload=payload), total
 
         entries, total = on_broker(work)
         if json:
@@ -168,16 +168,17 @@ def _change(
     """Shows which messages it would be, asks, moves them, and says what became of them; exits with 1 if not all."""
 
     async def look(broker: Broker) -> tuple[int, list[DeadLetter]]:
+        """How many there are about, and some of them for the question."""
         letters = broker.dead_letters
-        count = await letters.count()
+        count = len(ids) or await letters.count()
         total = count if limit is None else min(count, limit)
         if yes:
             return total, []
-        found = await letters.entries(ids=ids, limit=None if ids else min(total, PREVIEWED))
-        return (len(found) if ids else total), found
+        found = await letters.entries(ids=ids, limit=None if ids else min(limit or PREVIEWED, PREVIEWED))
+        return len(found) if ids else max(total, len(found)), found
 
     total, found = on_broker(look)
-    if total and not yes:
+    if found:
         groups = Counter((one.event_type, one.exception) for one in found)
         table(
             ["event", "exception", "messages"],
@@ -187,7 +188,7 @@ def _change(
         more = f", of which these are the oldest {len(found)}" if total > len(found) else ""
         confirm(f"{verb.capitalize()} {messages(total)}{more}?")
     result = Removed(messages=0, missing=tuple(sorted(set(ids))))
-    if total:
+    if yes or found:
         bar = LongWork(f"{verb} messages", total=total)
         result = interruptible(
             bar,

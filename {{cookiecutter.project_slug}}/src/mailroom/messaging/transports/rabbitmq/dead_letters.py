@@ -1,10 +1,11 @@
 """What operators do with messages that were given up: look, replay, discard (contract I7).
 
-Looking takes messages without acknowledging them. Nobody else sees them meanwhile, until the channel closes: so
-whoever looks takes no more than is asked for, and closes at once.
+Looking takes messages without acknowledging them, and nobody else sees them meanwhile. So whoever looks takes no more
+than is asked for, and gives it back at once. The broker's own counts lag behind that; what it hands out does not.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -108,29 +109,34 @@ class RabbitMQDeadLetters:
 
     @asynccontextmanager
     async def _taking(self, ids: Collection[str], limit: int | None) -> AsyncIterator[AsyncIterator[list["_Taken"]]]:
-        """Those that are there now, in batches. What was not acknowledged in the block is back after it."""
-        async with (
-            asking(self._link, f"the queue {self._queue}") as channel,
-            aclosing(self._batches(channel, frozenset(ids), limit)) as batches,
-        ):
-            yield batches
+        """Those that are there, in batches. What was not acknowledged in the block is back after it."""
+        async with asking(self._link, f"the queue {self._queue}") as channel:
+            await self._count(channel)
+            async with aclosing(self._batches(channel, frozenset(ids), limit)) as batches:
+                yield batches
+            async with answered(f"the queue {self._queue}"):
+                await channel.basic_nack(0, multiple=True)
 
     async def _batches(
         self, channel: Channel, ids: frozenset[str], limit: int | None
     ) -> AsyncGenerator[list["_Taken"], None]:
-        """One that comes back meanwhile lies behind all of these, so it is not met again.
+        """One that was replayed and has failed again meanwhile is left where it is.
 
         Several may have one id: to double is allowed. So a search for ids goes through all.
         """
-        unseen = await self._count(channel)
-        left = unseen if limit is None else limit
-        while unseen > 0 and left > 0:
-            size = min(BATCH_SIZE, unseen) if ids else min(BATCH_SIZE, unseen, left)
+        handed_out: set[str] = set()
+        left = sys.maxsize if limit is None else limit
+        while left > 0:
+            size = BATCH_SIZE if ids else min(BATCH_SIZE, left)
             taken = await self._take(channel, size)
-            unseen = unseen - size if len(taken) == size else 0
-            batch = [one for one in taken if not ids or one.message_id in ids][:left]
+            batch = [
+                one for one in taken if (not ids or one.message_id in ids) and one.message_id not in handed_out
+            ][:left]
+            handed_out |= {one.message_id for one in batch}
             left -= len(batch)
             yield batch
+            if len(taken) < size:
+                return
 
     async def _take(self, channel: Channel, size: int) -> list["_Taken"]:
         """Fewer only if there are no more."""

@@ -69,8 +69,12 @@ class Management:
     def _get(self, path: str) -> bytes:
         credentials = base64.b64encode(self._login.encode()).decode()
         request = Request(self.safe_url + path, headers={"Authorization": f"Basic {credentials}"})
-        with cast(HTTPResponse, _opener().open(request, timeout=self._timeout)) as answer:
-            return answer.read(LARGEST_ANSWER)
+        try:
+            with cast(HTTPResponse, _opener().open(request, timeout=self._timeout)) as answer:
+                return answer.read(LARGEST_ANSWER)
+        except HTTPError as error:
+            error.close()  # it is an answer, too
+            raise
 
     def _unusable(self, why: str) -> TransportUnavailableError:
         return TransportUnavailableError(f"the management API at {self.safe_url} {why}", remedy=f"check {SETTING}")
