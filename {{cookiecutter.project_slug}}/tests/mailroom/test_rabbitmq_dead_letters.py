@@ -158,7 +158,8 @@ class TestReplay:
         assert made.publish(b'{"sku":"tea"}', Placed.event_name, nameless, exchange=made.name)
 
         async def never_answer(channel: Channel) -> None:
-            while not isinstance((taken := await channel.basic_get(f"{made.name}.events")).delivery, spec.Basic.GetEmpty):
+            queue = f"{made.name}.events"
+            while isinstance((taken := await channel.basic_get(queue)).delivery, spec.Basic.GetOk):
                 await channel.basic_nack(taken.delivery_tag or 0)
 
         made.on_channel(never_answer)

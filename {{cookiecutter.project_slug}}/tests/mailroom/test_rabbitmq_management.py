@@ -12,9 +12,9 @@ from mailroom.messaging.transports.rabbitmq.management import Binding, Managemen
 from mailroom.settings import RabbitMQSettings
 
 
-def management(url: str, **settings: Any) -> Management:
+def management(management_url: str, **settings: Any) -> Management:
     given = {"url": "amqp://bob:open%2Fsesame@broker/", "connect_timeout_seconds": 0.2} | settings
-    return Management(RabbitMQSettings(management_url=SecretStr(url), **given))
+    return Management(RabbitMQSettings(management_url=SecretStr(management_url), **given))
 
 
 async def problem(asked: Management) -> str:

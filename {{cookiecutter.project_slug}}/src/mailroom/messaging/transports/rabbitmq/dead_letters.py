@@ -129,9 +129,8 @@ class RabbitMQDeadLetters:
         while left > 0:
             size = BATCH_SIZE if ids else min(BATCH_SIZE, left)
             taken = await self._take(channel, size)
-            batch = [
-                one for one in taken if (not ids or one.message_id in ids) and one.message_id not in handed_out
-            ][:left]
+            asked_for = [one for one in taken if not ids or one.message_id in ids]
+            batch = [one for one in asked_for if one.message_id not in handed_out][:left]
             handed_out |= {one.message_id for one in batch}
             left -= len(batch)
             yield batch
