@@ -22,6 +22,8 @@ def test_bash_completes_commands_options_and_values_once_it_is_installed(own_sho
     for typed, offered in {
         "outbox re": {"replay"},
         "db up": {"upgrade"},
+        "dead-letters dis": {"discard"},
+        "topology pr": {"prune"},
         "outbox list --older": {"--older-than"},
         "outbox list --state p": {"pending", "processed"},
     }.items():

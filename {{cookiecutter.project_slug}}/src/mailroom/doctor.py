@@ -1,14 +1,14 @@
 """What is wrong with a service, and what to do about it; it needs no composed Mailroom (contract A1, P4)."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from mailroom import posture as postures
+from mailroom.checks import Check, Status
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
 from mailroom.outbox.inspection import OutboxInspection
 from mailroom.persistence import schema
@@ -17,31 +17,12 @@ from mailroom.posture import Posture, named
 from mailroom.settings import Settings
 from mailroom.settings_sections import DEFAULT_SOURCE
 
+__all__ = ["Check", "Status", "examine"]
+
 OVERDUE_SECONDS = 60.0
 """A relay takes what is due within its polling interval; what has waited this much longer waits for something else."""
 CLOCK_TOLERANCE_SECONDS = 2.0
 """What a time service keeps two machines within, with room for a slow answer."""
-
-
-class Status(StrEnum):
-    """What a check came to."""
-
-    OK = "ok"
-    TO_DO = "to do"
-    """Something waits for the operator."""
-    WRONG = "wrong"
-    """The settings cannot work: nothing starts with them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    status: Status
-    found: str
-    remedy: str | None = None
-    """What to do; None where all is well, or where `found` is a message about the settings, which says it."""
 
 
 async def examine(

@@ -86,3 +86,21 @@ async def compose(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyP
     yield compose
     for mailroom in made:
         await mailroom.close()
+
+
+@pytest.fixture
+def shop() -> Iterator[Any]:
+    """A service on a real RabbitMQ, in projects that have that transport."""
+    from rabbitmq_broker import fresh_shop
+
+    with fresh_shop() as shop:
+        yield shop
+
+
+@pytest.fixture
+def api() -> Iterator[Any]:
+    """A management API of RabbitMQ, in projects that have that transport."""
+    from rabbitmq_management import Api
+
+    with Api.running() as api:
+        yield api

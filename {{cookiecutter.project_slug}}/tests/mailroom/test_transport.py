@@ -225,7 +225,8 @@ async def test_poison_as_much_as_the_window_holds_does_not_keep_the_others_back(
         "retry_max_interval_seconds": 3600,
         "redelivery_intervals_seconds": [60],
     }
-    async with run(handling(fail_below_ten), message_bus=slow, outbox={"batch_size": 10, "retention_days": 0}) as mailroom:
+    small = {"batch_size": 10, "retention_days": 0}
+    async with run(handling(fail_below_ten), message_bus=slow, outbox=small) as mailroom:
         for amount in range(20):
             await mailroom.publish(Deposited(amount=amount))
         await done(mailroom, *map(str, range(10, 20)))

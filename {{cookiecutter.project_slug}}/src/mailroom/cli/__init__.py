@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mailroom import posture as postures
-from mailroom.cli import db, doctor, events, outbox
+from mailroom.cli import db, dead_letters, doctor, events, outbox, topology
 from mailroom.cli.options import Json, examples
 from mailroom.cli.output import as_json, fail, say
 from mailroom.errors import ConfigurationError, MailroomError
@@ -70,7 +70,7 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
 
     @app.command("doctor", epilog=examples(name, "doctor", "doctor --json"))
     def doctor_(json: Json = False) -> None:
-        """Look at settings, database, tables, backlog and clocks: each is fine, or what to do is said.
+        """Look at settings, database, tables, backlog, clocks and broker: each is fine, or what to do is said.
 
         Exits with 0 if all is well, 1 if there is something to do, 2 if the settings cannot work.
         """
@@ -83,4 +83,6 @@ def create_cli(name: str, *, settings: Callable[[], Settings], mailroom: Callabl
 
     app.add_typer(db.create(name, settings), name="db")
     app.add_typer(outbox.create(name, mailroom), name="outbox")
+    app.add_typer(dead_letters.create(name, mailroom), name="dead-letters")
+    app.add_typer(topology.create(name, mailroom), name="topology")
     return app

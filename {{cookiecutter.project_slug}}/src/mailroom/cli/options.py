@@ -36,6 +36,7 @@ EverySource = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
+Payload = Annotated[bool, typer.Option("--payload", help="With the payload, which may be private.")]
 EventType = Annotated[str | None, typer.Option("--event-type", help="Only events of this name.")]
 OrderingKey = Annotated[str | None, typer.Option("--ordering-key", help="Only events with this ordering key.")]
 OlderThan = Annotated[

@@ -10,7 +10,17 @@ from rich.console import Console
 
 from mailroom.cli import outbox_changes
 from mailroom.cli.composed import Composed
-from mailroom.cli.options import DataSource, EventType, EverySource, InState, Json, OlderThan, OrderingKey, examples
+from mailroom.cli.options import (
+    DataSource,
+    EventType,
+    EverySource,
+    InState,
+    Json,
+    OlderThan,
+    OrderingKey,
+    Payload,
+    examples,
+)
 from mailroom.cli.output import as_json, rows, say, table
 from mailroom.errors import MailroomError
 from mailroom.host import Mailroom
@@ -82,7 +92,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
     @app.command(epilog=examples(name, "outbox show 7", "outbox show 7 --payload --json"))
     def show(
         row_id: Annotated[int, typer.Argument(metavar="ID", help="Which row; see `outbox list`.")],
-        payload: Annotated[bool, typer.Option("--payload", help="With the payload, which may be private.")] = False,
+        payload: Payload = False,
         data_source: DataSource = DEFAULT_SOURCE,
         json: Json = False,
     ) -> None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
 from mailroom.cli.composed import Composed
-from mailroom.cli.long_work import Interrupted, LongWork
+from mailroom.cli.interrupt import interruptible
+from mailroom.cli.long_work import LongWork
 from mailroom.cli.options import DataSource, EventType, Json, OlderThan, OrderingKey, Yes, examples
 from mailroom.cli.output import as_json, confirm, refuse, rows, say, table
 from mailroom.host import Mailroom
@@ -18,9 +19,6 @@ from mailroom.settings_sections import DEFAULT_SOURCE
 
 T = TypeVar("T")
 Change = Callable[[OutboxAdministration, Selection, Progress], Awaitable[Changed]]
-
-INTERRUPTED = 130
-"""How shells count an end by Ctrl-C."""
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="Which rows; see `outbox list`.")]
 All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
@@ -197,15 +195,13 @@ def _do(
     json: bool,
 ) -> T:
     bar = LongWork(what, total=total)
-    try:
-        return with_mailroom(
+    return interruptible(
+        bar,
+        lambda: with_mailroom(
             lambda service: bar.run(lambda progress: work(service.data_source(data_source).outbox, progress)),
             data_source,
-        )
-    except (Interrupted, KeyboardInterrupt):
-        answer: dict[str, Any] = {done: bar.done, "interrupted": True}
-        if json:
-            as_json(answer)
-        else:
-            say(f"interrupted: {rows(bar.done)} {done}; the others are as they were")
-        raise typer.Exit(INTERRUPTED) from None
+        ),
+        done,
+        rows,
+        json=json,
+    )

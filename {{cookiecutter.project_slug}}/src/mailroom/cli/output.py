@@ -34,7 +34,19 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, stderr: 
 
 def rows(count: int) -> str:
     """How many, in words."""
-    return "1 row" if count == 1 else f"{count} rows"
+    return _counted(count, "row")
+
+
+def messages(count: int) -> str:
+    return _counted(count, "message")
+
+
+def bindings(count: int) -> str:
+    return _counted(count, "binding")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
 def has_terminal() -> bool:

@@ -1,18 +1,24 @@
 """RabbitMQ: integration events over a topic exchange, one queue for each service (contract R3, R4, I7).
 
 `link` is a connection, `publisher` and `receiver` are its two uses, `topology` is what there must be on the broker,
-`wire` how a message looks there, `dead_letters` what operators do with those that were given up.
+`wire` how a message looks there. For operators: `dead_letters` are those that were given up, `provisioning` makes the
+topology, `management` tells what AMQP does not, `examination` is what `doctor` says; `answers` is how all of them wait.
 """
 
+from collections.abc import AsyncIterator
+
 from mailroom import metrics
+from mailroom.checks import Check
 from mailroom.envelope import Message
 from mailroom.errors import ConfigurationError, TransportUnavailableError, UnroutableError
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import Attempts
 from mailroom.messaging.consumer import Consumer
 from mailroom.messaging.transports.rabbitmq import wire
-from mailroom.messaging.transports.rabbitmq.dead_letters import DeadLetters
+from mailroom.messaging.transports.rabbitmq.dead_letters import RabbitMQDeadLetters
+from mailroom.messaging.transports.rabbitmq.examination import Examination
 from mailroom.messaging.transports.rabbitmq.link import Link, LoginRefusedError
+from mailroom.messaging.transports.rabbitmq.provisioning import RabbitMQProvisioning
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
 from mailroom.messaging.transports.rabbitmq.receiver import Receiver
 from mailroom.messaging.transports.rabbitmq.topology import Topology
@@ -41,7 +47,8 @@ class RabbitMQTransport:
             self._publisher,
             Attempts(consumer, settings.message_bus),
         )
-        self.dead_letters = DeadLetters(self.topology, self.link, self._publisher)
+        self.dead_letters = RabbitMQDeadLetters(self.topology, self.link, self._publisher)
+        self.provisioning = RabbitMQProvisioning(settings.rabbitmq, self.topology, self.link)
         self._settings = settings
         self._unrouted: set[str] = set()
 
@@ -65,6 +72,10 @@ class RabbitMQTransport:
 
     async def stop(self) -> None:
         await self._publisher.close()
+
+    def examine(self, command: str) -> AsyncIterator[Check]:
+        settings = self._settings.rabbitmq
+        return Examination(settings, self.topology, self.link, self.provisioning, self.dead_letters).checks(command)
 
     def disconnection(self) -> str | None:
         return self.link.problem

@@ -8,16 +8,23 @@ Every queue is a durable quorum queue. What one passes on to the next is removed
 (`at-least-once`, which needs `reject-publish`).
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from aiormq import Channel
-from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource, ChannelNotFoundEntity
+from aiormq.exceptions import (
+    ChannelAccessRefused,
+    ChannelLockedResource,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+)
 
-from mailroom.errors import ConfigurationError, TransportUnavailableError
-from mailroom.messaging.transports.rabbitmq.link import LOST, Link, describe, is_conflict
+from mailroom.errors import ConfigurationError
+from mailroom.messaging.transports.rabbitmq.answers import answered, asking
+from mailroom.messaging.transports.rabbitmq.link import Link, describe
 from mailroom.settings import Settings
 
 Ask = Callable[[Channel], Awaitable[None]]
@@ -26,6 +33,13 @@ Ask = Callable[[Channel], Awaitable[None]]
 MILLISECONDS = 1_000
 UNLIMITED = 2**31 - 1
 """Looking at dead letters delivers them; that must not be counted against them."""
+
+SETTINGS = {"x-delivery-limit": "rabbitmq.delivery_limit"}
+"""Which setting says what an argument is."""
+_INEQUIVALENT = re.compile(
+    r"inequivalent arg '(?P<argument>[^']+)' .*: received (?P<asked>.*) but current is (?P<there>.*)"
+)
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,58 +95,75 @@ class Topology:
         await self.declare_exchange(link)
         if not self.bindings:
             return
-        for name, arguments in self.queues.items():
-            await self._ask(link, f"the queue {name}", partial(_declare_queue, name=name, arguments=arguments))
+        for name in self.queues:
+            await self.declare_queue(link, name)
         for name in self.bindings:
             await self._ask(link, f"the binding of {name}", partial(self._bind, name=name))
 
-    async def missing(self, link: Link) -> list[str]:
-        """What is not there, of the exchange and the queues."""
-        exchange, names = self.exchange, self.queues if self.bindings else ()
-        things: dict[str, Ask] = {f"the exchange {exchange}": partial(_look_for_exchange, name=exchange)}
-        things |= {f"the queue {name}": partial(_look_for_queue, name=name) for name in names}
-        return [what for what, look in things.items() if not await self._is_there(link, look)]
+    async def has_exchange(self, link: Link) -> bool:
+        return await self._is_there(link, f"the exchange {self.exchange}", partial(_look_for_exchange, self.exchange))
 
-    async def unbind(self, link: Link, names: Iterable[str]) -> None:
-        """Removes bindings of the queue."""
-        for name in names:
-            await self._ask(link, f"the binding of {name}", partial(self._unbind, name=name))
+    async def has_queue(self, link: Link, name: str) -> bool:
+        return await self._is_there(link, f"the queue {name}", partial(_look_for_queue, name))
+
+    async def declare_queue(self, link: Link, name: str) -> None:
+        """Raises ConfigurationError if there is one of that name with other arguments."""
+        await self._ask(link, f"the queue {name}", partial(_declare_queue, name, self.queues[name]))
+
+    async def unbind(self, link: Link, name: str, arguments: Mapping[str, Any]) -> None:
+        """Removes a binding of the service's queue; one that is not there is no error."""
+
+        async def unbind(channel: Channel) -> None:
+            await channel.queue_unbind(self.queue, self.exchange, name, arguments=dict(arguments))
+
+        await self._ask(link, f"the binding of {name}", unbind)
 
     async def _bind(self, channel: Channel, name: str) -> None:
         await channel.queue_bind(self.queue, self.exchange, name)
 
-    async def _unbind(self, channel: Channel, name: str) -> None:
-        await channel.queue_unbind(self.queue, self.exchange, name)
-
-    async def _is_there(self, link: Link, look: Ask) -> bool:
-        channel = await link.channel()
-        try:
-            await look(channel)
-        except ChannelNotFoundEntity:
-            return False
-        except LOST as error:
-            raise TransportUnavailableError(f"the broker did not answer: {describe(error)}") from error
-        await channel.close()
-        return True
+    async def _is_there(self, link: Link, what: str, look: Ask) -> bool:
+        is_there = True
+        async with asking(link, what) as channel, answered(what):
+            try:
+                await look(channel)
+            except ChannelNotFoundEntity:
+                is_there = False
+            except ChannelLockedResource:
+                pass  # it is there, and somebody else has it to himself
+        return is_there
 
     async def _ask(self, link: Link, what: str, declare: Ask) -> None:
-        channel = await link.channel()  # of its own: a refusal closes it
-        try:
-            await declare(channel)
-        except (ChannelAccessRefused, ChannelLockedResource) as error:
-            raise ConfigurationError(
-                f"the broker does not let this user declare {what}: {describe(error)}; grant it, or let an operator "
-                "make it and set rabbitmq.declare_topology = false"
-            ) from error
-        except LOST as error:
-            if not is_conflict(error):
-                raise TransportUnavailableError(f"the broker did not declare {what}: {describe(error)}") from error
-            raise ConfigurationError(
-                f"{what} is on the broker already, and different from what the settings ask for: {describe(error)}. "
-                "Nothing was changed. Bring the settings back to what is there; or drain it, delete it and start "
-                "again; or leave it to an operator with rabbitmq.declare_topology = false"
-            ) from error
-        await channel.close()
+        async with asking(link, what) as channel, answered(what):
+            try:
+                await declare(channel)
+            except (ChannelAccessRefused, ChannelLockedResource) as error:
+                raise ConfigurationError(
+                    f"the broker does not let this user declare {what}: {describe(error)}",
+                    remedy="grant it, or let an operator make it and set rabbitmq.declare_topology = false",
+                ) from error
+            except ChannelPreconditionFailed as error:
+                raise ConfigurationError(
+                    f"{what} is on the broker already, and {_difference(describe(error))}. Nothing was changed",
+                    remedy="bring the settings back to what is there; or drain it, delete it and start again; or leave "
+                    "it to an operator with rabbitmq.declare_topology = false",
+                ) from error
+
+
+def _difference(words: str) -> str:
+    """From what the broker says: "inequivalent arg 'x' for queue 'q' in vhost '/': received A but current is B"."""
+    found = _INEQUIVALENT.search(words)
+    if found is None:
+        return f"different from what the settings ask for: {words}"
+    asked, there = _value(found["asked"]), _value(found["there"])
+    setting = SETTINGS.get(found["argument"])
+    by = f", by {setting}" if setting else ""
+    return f"its {found['argument']} is {there}, where {asked} is asked for{by}"
+
+
+def _value(words: str) -> str:
+    """What is quoted in the broker's words, such as "the value '20' of type 'byte'"."""
+    found = _QUOTED.search(words)
+    return found[1] if found and found[1] else "none"
 
 
 def _passing_on_to(queue: str) -> dict[str, Any]:
@@ -145,13 +176,13 @@ def _passing_on_to(queue: str) -> dict[str, Any]:
     }
 
 
-async def _look_for_exchange(channel: Channel, name: str) -> None:
+async def _look_for_exchange(name: str, channel: Channel) -> None:
     await channel.exchange_declare(name, passive=True)
 
 
-async def _look_for_queue(channel: Channel, name: str) -> None:
+async def _look_for_queue(name: str, channel: Channel) -> None:
     await channel.queue_declare(name, passive=True)
 
 
-async def _declare_queue(channel: Channel, name: str, arguments: dict[str, Any]) -> None:
+async def _declare_queue(name: str, arguments: dict[str, Any], channel: Channel) -> None:
     await channel.queue_declare(name, durable=True, arguments=arguments)

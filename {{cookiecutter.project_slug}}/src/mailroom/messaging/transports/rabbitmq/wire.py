@@ -137,28 +137,48 @@ def put_aside(
         EXCEPTION: failure.exception[:200],
         STACK: failure.stack,
     }
+    # the queue's own name takes the routing key's place
+    return _again(properties, properties.message_type or routing_key, headers)
+
+
+def as_new(properties: spec.Basic.Properties, event_type: str) -> spec.Basic.Properties:
+    """The same message with all its attempts before it, for a replay."""
+    ours = (ATTEMPTS, REDELIVERIES, FIRST_SEEN, REASON, EXCEPTION, STACK)
+    headers = {
+        name: value
+        for name, value in (properties.headers or {}).items()
+        if name not in ours and not name.startswith("x-")
+    }
+    return _again(properties, event_type, headers)
+
+
+def derived_id(properties: spec.Basic.Properties, event_type: str, body: bytes) -> UUID:
+    """Follows from what the message is, where its publisher gave it no id."""
+    parts = (event_type, properties.message_type or "", str(properties.timestamp or ""))
+    return uuid5(FOREIGN, "\0".join((*parts, body.decode(errors="backslashreplace"))))
+
+
+def first_routing_key(headers: Mapping[str, Any]) -> str | None:
+    """The one that a message was published with, before the broker dead-lettered it for the first time."""
+    try:
+        return str(headers["x-death"][-1]["routing-keys"][0])
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _again(properties: spec.Basic.Properties, event_type: str, headers: dict[str, Any]) -> spec.Basic.Properties:
+    """Without what the broker would refuse or act upon a second time: the sender's user, an expiration, a priority."""
     return spec.Basic.Properties(
         content_type=properties.content_type,
         content_encoding=properties.content_encoding,
         delivery_mode=PERSISTENT,
         message_id=properties.message_id,
-        message_type=properties.message_type or routing_key,  # the queue's own name takes the routing key's place
+        message_type=event_type,
         timestamp=properties.timestamp,
         correlation_id=properties.correlation_id,
         app_id=properties.app_id,
         headers=headers,
     )
-
-
-def as_new(properties: spec.Basic.Properties) -> spec.Basic.Properties:
-    """The same message with all its attempts before it, for a replay."""
-    ours = (ATTEMPTS, REDELIVERIES, FIRST_SEEN, REASON, EXCEPTION, STACK)
-    headers = properties.headers or {}
-    properties.headers = {
-        name: value for name, value in headers.items() if name not in ours and not name.startswith("x-")
-    }
-    properties.delivery_mode = PERSISTENT
-    return properties
 
 
 def _message_id(properties: spec.Basic.Properties, routing_key: str, body: bytes, *, derive_id: bool) -> UUID:
@@ -172,10 +192,7 @@ def _message_id(properties: spec.Basic.Properties, routing_key: str, body: bytes
             f"its message id is {given[:100]!r} and no UUID, so a second delivery could not be recognised; let its "
             'publisher set one, or set message_bus.foreign_messages = "derive-id"'
         )
-    if given:
-        return uuid5(FOREIGN, given)
-    parts = (routing_key, properties.message_type or "", str(properties.timestamp or ""), body.decode())
-    return uuid5(FOREIGN, "\0".join(parts))
+    return uuid5(FOREIGN, given) if given else derived_id(properties, routing_key, body)
 
 
 def _occurred_on(properties: spec.Basic.Properties) -> datetime:

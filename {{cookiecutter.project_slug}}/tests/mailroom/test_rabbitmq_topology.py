@@ -1,0 +1,277 @@
+"""Contract A1, F13: what operators do about the topology of a broker, and what `doctor` says about the broker."""
+
+import json
+from typing import Any
+
+import pytest
+from aiormq import Channel, spec
+from rabbitmq_broker import Placed, Shop
+from rabbitmq_management import Api
+
+from mailroom import Handlers
+from mailroom.checks import Check, Status
+from mailroom.cli import output
+from mailroom.errors import ConfigurationError
+from mailroom.messaging.transports.rabbitmq import RabbitMQTransport
+
+
+def states(shop: Shop) -> dict[str, str]:
+    return {part["name"]: part["state"] for part in shop.json("topology", "show")["parts"]}
+
+
+def is_routed(shop: Shop, event: str) -> bool:
+    return shop.publish(b"{}", event, spec.Basic.Properties(), exchange=shop.name)
+
+
+def bind(shop: Shop, event: str) -> None:
+    async def work(channel: Channel) -> None:
+        await channel.queue_bind(f"{shop.name}.events", shop.name, event)
+
+    shop.on_channel(work)
+
+
+@pytest.fixture
+def made(shop: Shop) -> Shop:
+    """The topology is on the broker."""
+    assert shop("topology", "apply").exit_code == 0
+    return shop
+
+
+@pytest.fixture
+def managed(made: Shop, api: Api) -> Shop:
+    """Its management API says what the service has bound, and one event more that is bound too."""
+    made.sections["rabbitmq"]["management_url"] = api.url
+    bind(made, "shop.order-lost")
+    api.bind(made.name, f"{made.name}.events", Placed.event_name, "shop.order-lost")
+    return made
+
+
+class TestShow:
+    def test_it_says_what_is_wanted_with_arguments_and_that_it_is_missing(self, shop: Shop) -> None:
+        result = shop("topology", "show")
+        assert result.exit_code == 0
+        for fact in (f"{shop.name}.redelivery.60s", "x-queue-type = quorum", "at-least-once", Placed.event_name):
+            assert fact in result.stdout
+        assert "shop topology apply" in result.stdout
+        assert {name: state for name, state in states(shop).items() if name.startswith(shop.name)} == dict.fromkeys(
+            (shop.name, *shop.topology.queues), "missing"
+        )
+
+    def test_once_it_is_made_it_is_there(self, made: Shop) -> None:
+        assert states(made) == dict.fromkeys((made.name, *made.topology.queues), "there") | {
+            Placed.event_name: "not checked"
+        }
+
+    def test_without_the_management_api_it_is_said_which_setting_tells_more(self, made: Shop) -> None:
+        assert "rabbitmq.management_url" in made("topology", "show").stdout
+        (note,) = made.json("topology", "show")["notes"]
+        assert "rabbitmq.management_url" in note
+
+    def test_with_it_bindings_are_there_missing_or_unwanted(self, managed: Shop, api: Api) -> None:
+        found = states(managed)
+        assert (found[Placed.event_name], found["shop.order-lost"]) == ("there", "unwanted")
+        assert "shop topology prune" in managed("topology", "show").stdout
+        api.forget()
+        assert states(managed)[Placed.event_name] == "missing"
+
+    def test_a_queue_with_other_arguments_is_told_with_the_argument(self, made: Shop) -> None:
+        made.sections["rabbitmq"]["delivery_limit"] = 25
+        assert states(made)[f"{made.name}.events"] == "different"
+        assert "its x-delivery-limit is 20, where 25 is asked for, by rabbitmq.delivery_limit" in (
+            made("topology", "show").stdout
+        )
+
+    def test_without_a_broker_it_still_says_what_is_wanted(self, shop: Shop) -> None:
+        shop.sections["rabbitmq"]["url"] = "amqp://anna:sesame@127.0.0.1:1/"
+        result = shop("topology", "show", "--json")
+        assert result.exit_code == 1
+        assert "sesame" not in result.output
+        assert {part["state"] for part in json.loads(result.stdout)["parts"]} == {"not checked"}
+
+    def test_a_service_that_handles_nothing_wants_an_exchange_and_no_queue(self, shop: Shop) -> None:
+        shop.handlers = []
+        assert states(shop) == {shop.name: "missing"}
+
+
+class TestApply:
+    def test_it_makes_what_is_missing_so_that_events_arrive(self, shop: Shop) -> None:
+        result = shop("topology", "apply")
+        assert result.exit_code == 0
+        assert f"queue {shop.name}.dead-letters" in result.stdout
+        assert is_routed(shop, Placed.event_name)
+        assert shop.count("events") == 1
+
+    def test_it_is_the_operator_s_tool_also_where_the_service_makes_nothing(self, shop: Shop) -> None:
+        shop.sections["rabbitmq"]["declare_topology"] = False
+        assert shop("topology", "apply").exit_code == 0
+        assert is_routed(shop, Placed.event_name)
+
+    def test_a_second_time_there_is_nothing_to_make(self, made: Shop, api: Api) -> None:
+        assert made.json("topology", "apply")["made"] == []
+        made.sections["rabbitmq"]["management_url"] = api.url
+        api.bind(made.name, f"{made.name}.events", Placed.event_name)
+        assert made("topology", "apply").stdout.strip() == "nothing was missing"
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"x-queue-type": "quorum"}, "its x-dead-letter-exchange is none"),
+            ({}, "its x-dead-letter-exchange is none"),
+        ],
+    )
+    def test_a_queue_with_other_arguments_is_one_clear_error_and_nothing_is_changed(
+        self, shop: Shop, arguments: dict[str, Any], said: str
+    ) -> None:
+        async def declare(channel: Channel) -> None:
+            await channel.queue_declare(f"{shop.name}.events", durable=True, arguments=arguments)
+
+        shop.on_channel(declare)
+        shop.give_up("tea", into="events")
+        result = shop("topology", "apply")
+        assert result.exit_code == 2
+        assert f"the queue {shop.name}.events is on the broker already, and {said}" in result.stderr
+        assert shop.count("events") == 1
+
+    def test_another_kind_of_exchange_is_one_clear_error(self, shop: Shop) -> None:
+        async def declare(channel: Channel) -> None:
+            await channel.exchange_declare(shop.name, exchange_type="fanout", durable=True)
+
+        shop.on_channel(declare)
+        result = shop("topology", "apply")
+        assert result.exit_code == 2
+        assert f"the exchange {shop.name} is on the broker already, and its type is fanout" in result.stderr
+
+    def test_the_service_does_not_start_on_it_either(self, made: Shop) -> None:
+        made.sections["rabbitmq"]["delivery_limit"] = 25
+
+        async def start(transport: RabbitMQTransport) -> None:
+            await transport.receiver.start()
+
+        with pytest.raises(ConfigurationError, match=r"x-delivery-limit is 20.*rabbitmq\.delivery_limit"):
+            made.on_transport(start)
+
+
+class TestPrune:
+    def test_what_no_handler_wants_is_bound_no_more_and_the_rest_still_is(self, managed: Shop) -> None:
+        assert is_routed(managed, "shop.order-lost")
+        result = managed("topology", "prune", "--yes")
+        assert (result.exit_code, result.stdout.strip()) == (0, "1 binding removed")
+        assert not is_routed(managed, "shop.order-lost")
+        assert is_routed(managed, Placed.event_name)
+        assert managed.count("events") == 2
+
+    def test_nothing_to_remove_is_well(self, managed: Shop, api: Api) -> None:
+        api.forget()
+        assert managed.json("topology", "prune") == {"removed": []}
+
+    def test_a_service_that_handles_nothing_any_more_wants_nothing(self, managed: Shop) -> None:
+        managed.handlers = [Handlers()]
+        assert [one["name"] for one in managed.json("topology", "prune", "--yes")["removed"]] == [
+            Placed.event_name,
+            "shop.order-lost",
+        ]
+        assert not is_routed(managed, Placed.event_name)
+
+    def test_it_is_shown_and_asked_first(self, managed: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        result = managed("topology", "prune")
+        assert (result.exit_code, result.stdout) == (2, "")
+        monkeypatch.setattr(output, "has_terminal", lambda: True)
+        result = managed("topology", "prune", answer="n\n")
+        assert result.exit_code == 1
+        assert "shop.order-lost" in result.stderr
+        assert is_routed(managed, "shop.order-lost")
+
+    def test_without_the_management_api_it_is_refused_with_the_setting(self, made: Shop) -> None:
+        result = made("topology", "prune", "--yes")
+        assert result.exit_code == 2
+        assert "rabbitmq.management_url" in result.stderr
+
+
+def test_in_process_there_is_nothing_to_make(shop: Shop) -> None:
+    shop.sections["message_bus"] = {}
+    for command in ("show", "apply", "prune"):
+        result = shop("topology", command)
+        assert (result.exit_code, result.stdout) == (2, "")
+        (line,) = result.stderr.splitlines()
+        assert "there is no broker" in line
+
+
+def examined(shop: Shop) -> dict[str, Check]:
+    async def examine(transport: RabbitMQTransport) -> dict[str, Check]:
+        return {check.name: check async for check in transport.examine("shop")}
+
+    return shop.on_transport(examine)
+
+
+def not_ok(checks: dict[str, Check]) -> dict[str, Status]:
+    return {name: check.status for name, check in checks.items() if check.status is not Status.OK}
+
+
+class TestDoctor:
+    def test_a_broker_on_which_all_is_made_has_nothing_to_do(self, made: Shop) -> None:
+        checks = examined(made)
+        assert not_ok(checks) == {}
+        assert list(checks) == ["broker", "topology", "bindings", "broker dead letters"]
+        assert "RabbitMQ" in checks["broker"].found
+        assert "rabbitmq.management_url" in checks["bindings"].found
+
+    def test_what_is_missing_is_told_with_the_command(self, shop: Shop) -> None:
+        checks = examined(shop)
+        assert not_ok(checks) == {"topology": Status.TO_DO}
+        assert f"queue {shop.name}.events" in checks["topology"].found
+        assert "shop topology apply" in str(checks["topology"].remedy)
+
+    def test_other_arguments_keep_the_service_from_starting(self, made: Shop) -> None:
+        made.sections["rabbitmq"]["delivery_limit"] = 25
+        checks = examined(made)
+        assert not_ok(checks) == {"topology": Status.WRONG}
+        assert "x-delivery-limit" in checks["topology"].found
+
+    def test_where_an_operator_owns_them_other_arguments_are_his_own(self, made: Shop) -> None:
+        made.sections["rabbitmq"] |= {"delivery_limit": 25, "declare_topology": False}
+        assert not_ok(examined(made)) == {}
+
+    def test_bindings_that_no_handler_wants_are_to_be_pruned(self, managed: Shop) -> None:
+        checks = examined(managed)
+        assert not_ok(checks) == {"bindings": Status.TO_DO}
+        assert "shop.order-lost" in checks["bindings"].found
+        assert "shop topology prune" in str(checks["bindings"].remedy)
+
+    def test_a_management_api_that_was_asked_for_has_to_answer(self, made: Shop) -> None:
+        made.sections["rabbitmq"]["management_url"] = "http://anna:sesame@127.0.0.1:1"
+        checks = examined(made)
+        assert not_ok(checks) == {"bindings": Status.TO_DO}
+        assert "sesame" not in str(checks)
+
+    def test_dead_letters_want_to_be_looked_at(self, made: Shop) -> None:
+        made.give_up("tea", "honey")
+        checks = examined(made)
+        assert not_ok(checks) == {"broker dead letters": Status.TO_DO}
+        assert checks["broker dead letters"].found == f"2 in {made.name}.dead-letters"
+        assert "shop dead-letters list" in str(checks["broker dead letters"].remedy)
+
+    def test_a_broker_that_is_away_ends_the_examination(self, shop: Shop) -> None:
+        shop.sections["rabbitmq"]["url"] = "amqp://anna:sesame@127.0.0.1:1/"
+        (check,) = examined(shop).values()
+        assert (check.name, check.status) == ("broker", Status.TO_DO)
+        assert "cannot be reached" in check.found
+        assert "sesame" not in str(check)
+
+    def test_a_login_that_is_refused_is_told_apart(self, shop: Shop) -> None:
+        shop.sections["rabbitmq"]["url"] = shop.url.replace("guest:guest", "anna:sesame")
+        (check,) = examined(shop).values()
+        assert "refuses the login" in check.found
+        assert "sesame" not in str(check)
+
+    def test_a_service_that_handles_nothing_consumes_nothing(self, shop: Shop) -> None:
+        shop.handlers = []
+        assert shop("topology", "apply").exit_code == 0
+        checks = examined(shop)
+        assert not_ok(checks) == {}
+        assert "nothing is consumed" in checks["topology"].found
+
+    def test_the_command_shows_it_beside_the_rest(self, shop: Shop) -> None:
+        result = shop("doctor", "--json")
+        assert result.exit_code == 1
+        names = [check["name"] for check in json.loads(result.stdout)["checks"]]
+        assert names[-4:] == ["service", "broker", "topology", "bindings"]
