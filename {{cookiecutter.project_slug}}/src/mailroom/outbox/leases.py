@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID, uuid4
 
-from sqlalchemy import Row, Update, select, update
+from sqlalchemy import Row, Update, update
 
 from mailroom.events import Kind
 from mailroom.persistence.database import Database
@@ -99,12 +99,7 @@ class Leases:
 
     async def renew(self, tokens: Iterable[UUID]) -> None:
         """Keeps the leases under these tokens for another full period. It never waits for a write-back."""
-        claims, held = self._database.claims, OutboxMessage.lock_token.in_(list(tokens))
-        statement = (
-            update(OutboxMessage)
-            .where(OutboxMessage.id.in_(claims.free(select(OutboxMessage.id).where(held), OutboxMessage)), held)
-            .values(locked_until=claims.later(self._lease_seconds))
-        )
+        statement = self._database.claims.renew(tokens, lease_seconds=self._lease_seconds)
         async with self._database.connection() as connection:
             await connection.execute(statement)
 
