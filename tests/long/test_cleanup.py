@@ -6,7 +6,7 @@ import signal
 from crew import Hire
 from evidence import Evidence
 
-ROWS = int(os.environ.get("MAILROOM_ROWS") or 10_000)
+ROWS = int(os.environ.get("MAILROOM_ROWS") or 5_000)
 PRODUCERS = 2
 RELAYS = 4
 

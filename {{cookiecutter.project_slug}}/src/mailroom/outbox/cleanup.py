@@ -25,7 +25,10 @@ _IS_PENDING = exists().where(
     OutboxMessage.processed_on.is_(None),
     OutboxMessage.dead_lettered_on.is_(None),
 )
-"""A message that a relay here may still hand out, after however long a standstill, must stay recognisable (I9)."""
+"""A message that a relay here may still hand out, after however long a standstill, must stay recognisable (I9).
+
+What is pending in another data source cannot be asked for in this statement, and that database may be away.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
