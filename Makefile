@@ -27,7 +27,7 @@ LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/test
 comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
-.PHONY: help demo test test-lint test-framework test-template test-long bench-claim lint format docs docs-links docs-settings clean
+.PHONY: help demo test test-lint test-framework test-template test-long bench-claim bench-cleanup lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -80,10 +80,13 @@ test-template: .venv/dev.done ## run the template's tests: answers, both engines
 	@$(BIN)/python -m pytest -q -n $(JOBS) tests
 
 test-long: .venv/dev.done ## kill, crowd and restart more often and for longer than `make test` does
-	@MAILROOM_KILLS=500 MAILROOM_EVENTS=20000 $(BIN)/python -m pytest -q tests/long --timeout 3600
+	@MAILROOM_KILLS=500 MAILROOM_EVENTS=20000 MAILROOM_ROWS=1000000 $(BIN)/python -m pytest -q tests/long --timeout 3600
 
 bench-claim: .venv/dev.done ## measure what a claim costs in a full table
 	@$(BIN)/python benchmarks/claim.py
+
+bench-cleanup: .venv/dev.done ## measure what commits and claims notice of a purge
+	@$(BIN)/python benchmarks/cleanup.py
 
 lint: test-lint ## check style and types
 

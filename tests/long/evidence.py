@@ -18,6 +18,14 @@ TIME = {
     "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now', '{seconds} seconds')",
     "postgresql": "statement_timestamp() + interval '{seconds} seconds'",
 }
+SERIES = {
+    "sqlite": (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})",
+        "lower(hex(randomblob(16)))",
+    ),
+    "postgresql": ("WITH n(i) AS (SELECT generate_series(1, {count}))", "gen_random_uuid()"),
+}
+"""How to say "so many rows", and a new id."""
 SECONDS_PER_DAY = 86_400
 
 
@@ -86,6 +94,28 @@ class Evidence:
         token = f"lock_token = '{uuid4().hex}', locked_until = {self._time(-1)}"
         self.ask(f"UPDATE outbox_messages SET {token} WHERE {PENDING}")
 
+    def much_has_expired(self, count: int) -> None:
+        """So many messages were sent and handled here a month ago."""
+        series, new_id = SERIES[self._backend]
+        long_ago = self._time(-30 * SECONDS_PER_DAY)
+        columns = (
+            "message_id, kind, event_type, event_version, payload, headers, occurred_on, available_on, processed_on"
+        )
+        values = f"{new_id}, 'integration', 'shop.order-placed', 1, '{{}}', '{{}}', {long_ago}, {long_ago}, {long_ago}"
+        rows = f"INSERT INTO outbox_messages ({columns}) SELECT {values} FROM n"
+        beginning = series.format(count=count)
+        self.ask(f"{beginning} {rows}")
+        handled = "SELECT message_id, event_type, processed_on FROM outbox_messages"
+        self.ask(f"INSERT INTO inbox_messages (message_id, event_type, processed_on) {handled}")
+
+    @property
+    def deadlocks(self) -> int:
+        """How many the server has seen in this database; SQLite, with its single writer, has none."""
+        if self._backend == "sqlite":
+            return 0
+        (seen,) = self.ask("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        return int(seen)
+
     def nothing_is_left(self) -> None:
         """Fails if a row is pending, held or dead-lettered."""
         left = self.ask(
@@ -96,7 +126,11 @@ class Evidence:
 
     def _time(self, seconds: int) -> str:
         """The database's clock, moved by so much."""
-        return TIME[make_url(self.url).get_backend_name()].format(seconds=seconds)
+        return TIME[self._backend].format(seconds=seconds)
+
+    @property
+    def _backend(self) -> str:
+        return make_url(self.url).get_backend_name()
 
     async def _with_engine(self, work: Any) -> Any:
         engine = create_async_engine(self.url, poolclass=NullPool)

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,47 @@ class FailingBroker:
             self._log.write("fail", key, number)
             raise ConnectionResetError("the broker is having a bad day")
         self._log.write("sent", key, number)
+
+
+# A purge beside everybody
+
+
+async def purge(job: Job) -> None:
+    """Purges what has expired, once."""
+    mailroom = compose(job["url"], inbox=True)
+    report(purged=asdict(await mailroom.cleanup.run_once()))
+    await mailroom.close()
+
+
+async def sell_until_told(job: Job) -> None:
+    """Commits orders until SIGTERM, at a pace that relays can keep up with."""
+    mailroom, told = compose(job["url"], inbox=True), _sigterm()
+    sold = 0
+    while not told.is_set():
+        async with mailroom.transaction() as session:
+            session.add(Order.place())
+        sold += 1
+        if sold == 1:
+            report(ready=True)
+        await asyncio.sleep(0.1)
+    report(sold=sold)
+    await mailroom.close()
+
+
+async def relay_until_told(job: Job) -> None:
+    """Relays until SIGTERM, and then until nothing is left."""
+    few = {"message_bus": {"concurrency": 4}}  # so that four relays leave connections to others
+    mailroom, told = compose(job["url"], reserving(), inbox=True, sections=few), _sigterm()
+    async with running(mailroom):
+        report(ready=True)
+        await told.wait()
+        await everything_is_handled(mailroom)
+
+
+def _sigterm() -> asyncio.Event:
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    return told
 
 
 # Stopping

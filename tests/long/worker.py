@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-LONGEST_JOB_SECONDS = 900
+LONGEST_JOB_SECONDS = 3600
 """So that nothing lives on if the tests themselves are killed."""
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -36,10 +35,10 @@ def broker() -> Iterator[Broker]:
         yield own
 
 
-@pytest.fixture(params=["sqlite"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[str]:
+@pytest.fixture
+def database_url(tmp_path: Any) -> str:
     """What the databases differ in is tried by test_transport.py."""
-    yield f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
+    return f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
 
 
 @pytest.fixture

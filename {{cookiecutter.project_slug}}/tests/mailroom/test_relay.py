@@ -383,6 +383,34 @@ class TestTransportDown:
             assert (row.attempts, row.lock_token, row.locked_until, row.processed_on) == (0, None, None, None)
 
 
+class TestSessions:
+    async def test_no_connection_is_held_while_a_message_is_sent(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        held: list[int] = []
+
+        async def look(message: Message) -> None:
+            held.append(mailroom.database.engine.pool.checkedout())  # type: ignore[attr-defined]
+
+        mailroom = await compose_with(Broker(look), outbox_on=True)
+        await publish(mailroom, 1)
+        await mailroom.drain()
+        assert held == [0]
+
+    async def test_no_connection_of_the_pool_is_held_while_there_is_nothing_to_do(
+        self, compose_with: Callable[..., Awaitable[Mailroom]]
+    ) -> None:
+        broker = Broker()
+        mailroom = await compose_with(broker, outbox_on=True, outbox={"polling_interval_seconds": 7200})
+        async with started(mailroom.processor):
+            await publish(mailroom, 1)
+
+            async def is_idle() -> bool:
+                return broker.sent == [1] and mailroom.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+            await until(is_idle)
+
+
 class TestLeases:
     def leases(self, mailroom: Mailroom) -> Leases:
         return Leases(mailroom.database, lease_seconds=60)

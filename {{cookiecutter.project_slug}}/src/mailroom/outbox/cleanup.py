@@ -3,8 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, delete, exists, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from mailroom.log import get_logger
 from mailroom.persistence.database import Database
@@ -23,7 +25,10 @@ _IS_PENDING = exists().where(
     OutboxMessage.processed_on.is_(None),
     OutboxMessage.dead_lettered_on.is_(None),
 )
-"""A message that a relay here may still hand out, after however long a standstill, must stay recognisable (I9)."""
+"""A message that a relay here may still hand out, after however long a standstill, must stay recognisable (I9).
+
+What is pending in another data source cannot be asked for in this statement, and that database may be away.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +71,12 @@ class OutboxCleanup:
         if self._settings.retention_days:
             before = self._days_ago(self._settings.retention_days)
             purged = Purged(
-                processed=await self._delete(OutboxMessage, OutboxMessage.processed_on < before),
-                inbox=await self._delete(InboxMessage, InboxMessage.processed_on < before, ~_IS_PENDING),
+                processed=await self._delete(OutboxMessage, OutboxMessage.processed_on, before),
+                inbox=await self._delete(InboxMessage, InboxMessage.processed_on, before, ~_IS_PENDING),
             )
         if self._settings.dead_letter_retention_days is not None:
             before = self._days_ago(self._settings.dead_letter_retention_days)
-            dead_lettered = await self._delete(OutboxMessage, OutboxMessage.dead_lettered_on < before)
+            dead_lettered = await self._delete(OutboxMessage, OutboxMessage.dead_lettered_on, before)
             purged = Purged(processed=purged.processed, inbox=purged.inbox, dead_lettered=dead_lettered)
         return purged
 
@@ -90,17 +95,31 @@ class OutboxCleanup:
                 logger.warning("cleanup failed, trying again at the next interval", exc_info=True)
             await asyncio.sleep(self._settings.cleanup_interval_hours * SECONDS_PER_HOUR)
 
-    async def _delete(self, table: type[OutboxMessage] | type[InboxMessage], *expired: ColumnElement[bool]) -> int:
-        """Deletes batch after batch until one comes back short; between two of them others may write."""
-        batch = self._database.claims.free(select(table.id).where(*expired).limit(BATCH_SIZE), table)
-        statement = delete(table).where(table.id.in_(batch))
+    async def _delete(
+        self,
+        table: type[OutboxMessage] | type[InboxMessage],
+        finished_on: InstrumentedAttribute[Any],
+        before: ColumnElement[datetime],
+        *more: ColumnElement[bool],
+    ) -> int:
+        """Deletes batch after batch until one comes back short. In the order of an index, the oldest first: what an
+        earlier batch has deleted is not read again.
+
+        Between two batches it pauses for as long as the last one took: on SQLite, whoever wants to write waits for a
+        batch, and asks again only now and then.
+        """
+        clock = asyncio.get_running_loop().time
+        expired = select(table.id).where(finished_on < before, *more).order_by(finished_on).limit(BATCH_SIZE)
+        statement = delete(table).where(table.id.in_(self._database.claims.free(expired, table)))
         deleted = 0
         while True:
+            began = clock()
             async with self._database.connection() as connection:
                 count: int = (await connection.execute(statement)).rowcount
             deleted += count
             if count < BATCH_SIZE:
                 return deleted
+            await asyncio.sleep(clock() - began)
 
     def _days_ago(self, days: float) -> ColumnElement[datetime]:
         return self._database.claims.later(-days * SECONDS_PER_DAY)

@@ -99,7 +99,7 @@ class Leases:
 
     async def renew(self, tokens: Iterable[UUID]) -> None:
         """Keeps the leases under these tokens for another full period. It never waits for a write-back."""
-        statement = self._database.claims.renew(list(tokens), lease_seconds=self._lease_seconds)
+        statement = self._database.claims.renew(tokens, lease_seconds=self._lease_seconds)
         async with self._database.connection() as connection:
             await connection.execute(statement)
 

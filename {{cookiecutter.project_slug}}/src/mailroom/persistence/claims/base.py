@@ -3,18 +3,18 @@
 The predicates are the same everywhere and stand here; how rows are locked, skipped and timed is each database's own.
 
 Served by `ix_outbox_messages_pending (kind, locked_until, available_on, id)`: rows that nobody holds are the entries
-with `locked_until IS NULL`, in the order in which they are claimed; expired leases are a range of the same index. The
-head of an ordering key is the first entry of its key in `ix_outbox_messages_ordering_key`.
+with `locked_until IS NULL`, in the order in which they are claimed; leases, and those that expired, are ranges of the
+same index. The head of an ordering key is the first entry of its key in `ix_outbox_messages_ordering_key`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 from zlib import crc32
 
-from sqlalchemy import Connection, Executable, Select, Update, case, exists, or_, select, update
+from sqlalchemy import Connection, Executable, Select, Update, and_, case, exists, or_, select, update
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -47,9 +47,12 @@ class Claims(ABC):
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """The same rows of `table`, locked for this transaction, without those that others have locked."""
 
-    def again(self, conditions: Sequence[ColumnElement[bool]]) -> Sequence[ColumnElement[bool]]:
-        """The predicate where rows are written, which are found by their ids."""
-        return conditions
+    def heads(self, rows: Select[Any], row: Any) -> Select[Any]:
+        """The same rows without those that wait for an older one of their ordering key (contract R3)."""
+        earlier = aliased(OutboxMessage)
+        is_of_its_key = earlier.ordering_key == row.ordering_key
+        waits = exists().where(*pending(earlier, row.kind), is_of_its_key, earlier.id < row.id)
+        return rows.where(or_(row.ordering_key.is_(None), ~waits))
 
     @abstractmethod
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
@@ -62,10 +65,9 @@ class Claims(ABC):
         so no two relays ever hold one key (contract R3). The predicate stands again where the row is written.
         """
         row = aliased(OutboxMessage)
-        chosen = (
-            select(row.id).where(*self._fresh(row, kind), _heads_its_key(row)).order_by(*_in_turn(row)).limit(limit)
-        )
-        lease = self._lease(self.free(chosen, row), self._fresh(OutboxMessage, kind), token, lease_seconds)
+        fresh = select(row.id).where(*self._fresh(row, kind)).order_by(*_in_turn(row)).limit(limit)
+        chosen = self.free(self.heads(fresh, row), row)
+        lease = self._lease(chosen, self._fresh(OutboxMessage, kind), token, lease_seconds)
         return lease.returning(OutboxMessage)
 
     def take_over(self, kind: Kind, *, token: UUID, lease_seconds: float) -> Executable:
@@ -75,16 +77,18 @@ class Claims(ABC):
         lease = self._lease(self.free(chosen, row), self._expired(OutboxMessage, kind), token, lease_seconds)
         return lease.values(attempts=OutboxMessage.attempts + 1).returning(OutboxMessage)
 
-    def renew(self, tokens: Sequence[UUID], *, lease_seconds: float) -> Executable:
-        """Keeps the leases under these tokens for another full period. It never waits for a write-back.
+    def renew(self, tokens: Iterable[UUID], *, lease_seconds: float) -> Executable:
+        """Keeps the leases under these tokens for another full period.
 
-        What is held is pending: without that, no partial index would serve, and processed rows would be read.
+        No index has tokens, so it looks through whatever is leased, which is a range of the index.
         """
         row = aliased(OutboxMessage)
-        chosen = select(row.id).where(*self._held(row, tokens))
+        held = list(tokens)
+        leased = [row.kind.in_([kind.value for kind in Kind]), *_unfinished(row), row.locked_until.is_not(None)]
+        chosen = select(row.id).where(*leased, row.lock_token.in_(held))
         return (
             update(OutboxMessage)
-            .where(OutboxMessage.id.in_(self.free(chosen, row)), *self.again(self._held(OutboxMessage, tokens)))
+            .where(OutboxMessage.id.in_(self.free(chosen, row)), OutboxMessage.lock_token.in_(held))
             .values(locked_until=self.later(lease_seconds))
             .execution_options(synchronize_session=False)
         )
@@ -104,22 +108,22 @@ class Claims(ABC):
         return select(*columns)
 
     def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
+        """What must still be true is one expression that no index serves, so that rows are found by their ids alone.
+
+        Else a planner might read every pending row to find these few.
+        """
         return (
             update(OutboxMessage)
-            .where(OutboxMessage.id.in_(chosen), *self.again(still))
+            .where(OutboxMessage.id.in_(chosen), case((and_(*still), 1), else_=0) == 1)
             .values(lock_token=token, locked_until=self.later(seconds))
             .execution_options(synchronize_session=False)
         )
 
     def _fresh(self, row: Any, kind: Kind) -> list[ColumnElement[bool]]:
-        return [*_pending(row, kind.value), row.locked_until.is_(None), row.available_on <= self.now()]
-
-    def _held(self, row: Any, tokens: Sequence[UUID]) -> list[ColumnElement[bool]]:
-        kinds = row.kind.in_([kind.value for kind in Kind])
-        return [kinds, *_not_settled(row), row.locked_until.is_not(None), row.lock_token.in_(tokens)]
+        return [*pending(row, kind.value), row.locked_until.is_(None), row.available_on <= self.now()]
 
     def _expired(self, row: Any, kind: Kind) -> list[ColumnElement[bool]]:
-        return [*_pending(row, kind.value), row.locked_until < self.now()]
+        return [*pending(row, kind.value), row.locked_until < self.now()]
 
 
 def slots(keys: Sequence[str]) -> list[int]:
@@ -127,22 +131,15 @@ def slots(keys: Sequence[str]) -> list[int]:
     return sorted({crc32(key.encode()) % KEY_SLOTS for key in keys})
 
 
-def _pending(row: Any, kind: str | ColumnElement[str]) -> list[ColumnElement[bool]]:
-    return [row.kind == kind, *_not_settled(row)]
+def pending(row: Any, kind: str | ColumnElement[str]) -> list[ColumnElement[bool]]:
+    """What a relay may still have to do."""
+    return [row.kind == kind, *_unfinished(row)]
 
 
-def _not_settled(row: Any) -> list[ColumnElement[bool]]:
+def _unfinished(row: Any) -> list[ColumnElement[bool]]:
     return [row.processed_on.is_(None), row.dead_lettered_on.is_(None)]
 
 
 def _in_turn(row: Any) -> tuple[Any, ...]:
     """The order of `ix_outbox_messages_pending`."""
     return row.locked_until, row.available_on, row.id
-
-
-def _heads_its_key(row: Any) -> ColumnElement[bool]:
-    earlier = aliased(OutboxMessage)
-    return or_(
-        row.ordering_key.is_(None),
-        ~exists().where(*_pending(earlier, row.kind), earlier.ordering_key == row.ordering_key, earlier.id < row.id),
-    )

@@ -8,11 +8,26 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Float, Interval, Select, bindparam, cast, func, literal, select, text, type_coerce
+from sqlalchemy import (
+    Connection,
+    Float,
+    Interval,
+    Select,
+    bindparam,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    true,
+    type_coerce,
+)
+from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
-from mailroom.persistence.claims.base import Claims, slots
-from mailroom.persistence.tables import UtcDateTime
+from mailroom.persistence.claims.base import Claims, pending, slots
+from mailroom.persistence.tables import OutboxMessage, UtcDateTime
 
 _KEY_LOCKS = 0x6D61696C
 """The first half of each advisory lock: it tells mailroom's locks from those of others ("mail")."""
@@ -30,6 +45,22 @@ class PostgresClaims(Claims):
     def later(self, seconds: float | ColumnElement[Any]) -> ColumnElement[datetime]:
         moved = self.now() + cast(seconds, Float) * literal(timedelta(seconds=1), Interval)
         return type_coerce(moved, UtcDateTime)
+
+    def heads(self, rows: Select[Any], row: Any) -> Select[Any]:
+        """The oldest of a key is looked up once per key: a lateral join remembers what it found, EXISTS does not.
+
+        So many rows of one key cost little. The key is a range in the order of the index: if it were equal to
+        something, id alone would be the order, and a planner might search the primary key from its beginning.
+        """
+        oldest = aliased(OutboxMessage)
+        head = (
+            select(oldest.id)
+            .where(*pending(oldest, row.kind), oldest.ordering_key.between(row.ordering_key, row.ordering_key))
+            .order_by(oldest.kind, oldest.ordering_key, oldest.id)
+            .limit(1)
+            .lateral("head")
+        )
+        return rows.outerjoin(head, true()).where(or_(row.ordering_key.is_(None), row.id == head.c.id))
 
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """As a CTE, which is evaluated once; a subquery could be asked more often, and lock more than its limit."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, String, and_, bindparam, case, cast, func
+from sqlalchemy import Connection, Select, String, bindparam, cast, func
 from sqlalchemy.sql.elements import ColumnElement
 
 from mailroom.persistence.claims.base import Claims
@@ -27,10 +27,6 @@ class SqliteClaims(Claims):
 
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         return rows
-
-    def again(self, conditions: Sequence[ColumnElement[bool]]) -> Sequence[ColumnElement[bool]]:
-        """Hidden from the planner: without statistics it would go through all that is pending, and look for the ids."""
-        return [case((and_(*conditions), 1), else_=0) == 1]
 
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
         """Nothing to do: the writer's place is taken before the first id is given."""
