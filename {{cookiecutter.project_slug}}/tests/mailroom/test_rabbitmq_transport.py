@@ -1,4 +1,4 @@
-"""RabbitMQ beyond the contract that all transports share: topology, confirms, recovery (contract R4, I7, F1, F12, F13)."""
+"""RabbitMQ beyond what all transports share: topology, confirms, recovery (contract R4, I7, F1, F12, F13)."""
 
 import asyncio
 import json
