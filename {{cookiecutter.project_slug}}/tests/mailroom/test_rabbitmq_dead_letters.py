@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiormq import Channel, spec
 from click.testing import Result
-from rabbitmq_broker import Placed, Shop
+from rabbitmq_broker import Placed, Shop, on_channel
 
 from mailroom.cli import output
 from mailroom.errors import MailroomError
@@ -55,7 +55,7 @@ class TestLooking:
         ids = made.give_up("tea", "honey", "jam")
         result = made("dead-letters", "list", "--limit", "2")
         assert [one in result.stdout for one in ids] == [True, True, False]
-        assert "the oldest 2 of 3" in result.stdout
+        assert "2 of 3" in result.stdout
 
     def test_one_that_was_looked_at_is_there_for_others_at_once(self, made: Shop) -> None:
         ids = made.give_up("tea", "honey", "jam")
@@ -66,6 +66,22 @@ class TestLooking:
 
         assert made.on_transport(look_twice) == [ids[:1], ids]
         assert made.count("dead-letters") == 3
+
+    def test_whoever_looks_at_the_oldest_leaves_the_others_to_others_meanwhile(self, made: Shop) -> None:
+        ids = made.give_up("tea", "honey", "jam")
+
+        async def next_one(channel: Channel) -> str | None:
+            delivered = await channel.basic_get(f"{made.name}.dead-letters")
+            return delivered.header.properties.message_id
+
+        async def look(transport: RabbitMQTransport) -> str | None:
+            async with transport.dead_letters._taking((), 1) as batches:
+                async for batch in batches:
+                    assert [taken.message_id for taken in batch] == ids[:1]
+                    return await on_channel(made.url, next_one)
+            return None
+
+        assert made.on_transport(look) == ids[1]
 
     def test_show_has_the_stack_and_the_payload_only_where_it_is_asked_for(self, made: Shop) -> None:
         _, honey = made.give_up("tea", "honey")
@@ -120,10 +136,36 @@ class TestReplay:
         assert sorted(ids_of(made.take("events"))) == sorted(ids)
         assert made.count("dead-letters") == 0
 
-    def test_with_a_limit_the_oldest_go(self, made: Shop) -> None:
+    def test_with_a_limit_no_more_go(self, made: Shop) -> None:
         ids = made.give_up("tea", "honey", "jam")
         assert made.json("dead-letters", "replay", "--all", "--limit", "2", "--yes")["replayed"] == 2
         assert ids_of(made.take("dead-letters")) == ids[2:]
+
+    def test_one_that_fails_again_meanwhile_is_left_to_lie(self, made: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tea,) = made.give_up("tea")
+        monkeypatch.setattr(dead_letters, "BATCH_SIZE", 1)
+        move = dead_letters.RabbitMQDeadLetters._move
+        moves = 0
+
+        async def move_and_fail_again(letters: Any, batch: list[Any], elsewhere: Any) -> None:
+            nonlocal moves
+            for taken in batch:
+                moves += 1
+                assert moves == 1
+                await letters._publisher.send("", letters._queue, taken.delivered.body, taken.properties)
+            await move(letters, batch, elsewhere)
+
+        monkeypatch.setattr(dead_letters.RabbitMQDeadLetters, "_move", move_and_fail_again)
+        assert made.json("dead-letters", "replay", "--all", "--yes")["replayed"] == 1
+        assert ids_of(made.take("dead-letters")) == [tea]
+
+    def test_those_that_were_shown_go_and_no_others(self, made: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Looking changes what the broker hands out next."""
+        ids = made.give_up("tea", "honey", "jam", "figs")
+        assert len(made.json("dead-letters", "list")) == 4
+        monkeypatch.setattr(output, "has_terminal", lambda: True)
+        assert made("dead-letters", "replay", "--all", "--limit", "2", answer="y\n").exit_code == 0
+        assert sorted(ids_of(made.take("events"))) == sorted(ids[:2])
 
     def test_what_the_service_s_queue_refuses_stays_a_dead_letter(self, shop: Shop) -> None:
         async def declare(channel: Channel) -> None:

@@ -24,7 +24,7 @@ PREVIEWED = 1_000
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids; see `dead-letters list`.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
-Oldest = Annotated[int | None, typer.Option("--limit", min=1, help="With --all: only so many, the oldest first.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="With --all: only so many.")]
 
 
 def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
@@ -40,7 +40,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         payload: Payload = False,
         json: Json = False,
     ) -> None:
-        """List messages, the oldest first; payloads and stacks only where they are asked for.
+        """List messages; payloads and stacks only where they are asked for.
 
         While they are read, other commands do not see them.
         """
@@ -71,7 +71,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
             ],
         )
         if total > len(entries):
-            say(f"the oldest {len(entries)} of {total}; more with --limit")
+            say(f"{len(entries)} of {total}; more with --limit")
 
     @app.command(
         epilog=examples(
@@ -113,7 +113,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         )
     )
     def replay(
-        ids: Ids = None, everything: All = False, limit: Oldest = None, yes: Yes = False, json: Json = False
+        ids: Ids = None, everything: All = False, limit: Limit = None, yes: Yes = False, json: Json = False
     ) -> None:
         """Give messages to the service once more, with all attempts before them: by id, or all.
 
@@ -129,7 +129,7 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
         )
     )
     def discard(
-        ids: Ids = None, everything: All = False, limit: Oldest = None, yes: Yes = False, json: Json = False
+        ids: Ids = None, everything: All = False, limit: Limit = None, yes: Yes = False, json: Json = False
     ) -> None:
         """Delete messages for good: by id, or all."""
         _change(on_broker, "discard", "discarded", _discard, _chosen(ids, everything, limit), limit, yes=yes, json=json)
@@ -174,8 +174,8 @@ def _change(
         total = count if limit is None else min(count, limit)
         if yes:
             return total, []
-        found = await letters.entries(ids=ids, limit=None if ids else min(limit or PREVIEWED, PREVIEWED))
-        return len(found) if ids else max(total, len(found)), found
+        found = await letters.entries(ids=ids, limit=limit if ids or limit else PREVIEWED)
+        return max(len(found), 0 if ids else total), found
 
     total, found = on_broker(look)
     if found:
@@ -185,8 +185,10 @@ def _change(
             [(event, exception, count) for (event, exception), count in groups.items()],
             stderr=True,
         )
-        more = f", of which these are the oldest {len(found)}" if total > len(found) else ""
+        more = f", {len(found)} of which are these" if total > len(found) else ""
         confirm(f"{verb.capitalize()} {messages(total)}{more}?")
+        if limit is not None:  # the broker may hand out others next time
+            ids, limit = list({one.message_id: None for one in found}), None
     result = Removed(messages=0, missing=tuple(sorted(set(ids))))
     if yes or found:
         bar = LongWork(f"{verb} messages", total=total)

@@ -94,19 +94,19 @@ class DeadLetters(Protocol):
     async def entries(
         self, *, ids: Collection[str] = (), limit: int | None = None, with_payload: bool = False
     ) -> list[DeadLetter]:
-        """The oldest first. They stay where they are."""
+        """In the order in which the broker hands them out: looking may change it. They stay where they are."""
         ...
 
     async def replay(
         self, ids: Collection[str] = (), *, limit: int | None = None, progress: Progress = ignore
     ) -> Removed:
-        """Gives them, the oldest first, to the service once more, with all attempts before them."""
+        """Gives them to the service once more, with all attempts before them."""
         ...
 
     async def discard(
         self, ids: Collection[str] = (), *, limit: int | None = None, progress: Progress = ignore
     ) -> Removed:
-        """Deletes them for good, the oldest first."""
+        """Deletes them for good."""
         ...
 
 

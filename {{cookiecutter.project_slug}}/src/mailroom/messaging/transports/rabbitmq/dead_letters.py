@@ -1,7 +1,8 @@
 """What operators do with messages that were given up: look, replay, discard (contract I7).
 
 Looking takes messages without acknowledging them, and nobody else sees them meanwhile. So whoever looks takes no more
-than is asked for, and gives it back at once. The broker's own counts lag behind that; what it hands out does not.
+than is asked for, and gives it back at once. The broker's own counts lag behind that; what it hands out does not. The
+oldest come first until somebody has looked: what the broker gets back, it hands out in another order.
 """
 
 import asyncio

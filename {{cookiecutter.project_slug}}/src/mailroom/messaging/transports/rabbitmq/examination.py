@@ -6,7 +6,7 @@ from mailroom.checks import Check, Status
 from mailroom.errors import TransportUnavailableError
 from mailroom.messaging.transports.base import DeadLetters, Part, PartState, Provisioning, Survey
 from mailroom.messaging.transports.rabbitmq.answers import asking
-from mailroom.messaging.transports.rabbitmq.link import Link, LoginRefusedError
+from mailroom.messaging.transports.rabbitmq.link import Link
 from mailroom.messaging.transports.rabbitmq.topology import Topology
 from mailroom.settings import RabbitMQSettings
 
@@ -49,8 +49,6 @@ class Examination:
         try:
             async with asking(self._link, "itself") as channel:
                 version = channel.connection.server_properties.get("version", "of an unknown version")
-        except LoginRefusedError as error:
-            return Check(name="broker", status=Status.TO_DO, found=f"refuses the login: {error}")
         except TransportUnavailableError as error:
             return Check(name="broker", status=Status.TO_DO, found=error.found, remedy=error.remedy)
         return Check(
