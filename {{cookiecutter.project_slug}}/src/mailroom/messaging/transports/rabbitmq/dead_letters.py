@@ -121,9 +121,9 @@ class RabbitMQDeadLetters:
     async def _batches(
         self, channel: Channel, ids: frozenset[str], limit: int | None
     ) -> AsyncGenerator[list["_Taken"], None]:
-        """One that was replayed and has failed again meanwhile is left where it is.
+        """One that was replayed and has failed again meanwhile is left where it is; so is a copy in a later batch.
 
-        Several may have one id: to double is allowed. So a search for ids goes through all.
+        Several may have one id, since to double is allowed. So a search for ids goes through all.
         """
         handed_out: set[str] = set()
         left = sys.maxsize if limit is None else limit
