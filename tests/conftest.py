@@ -4,6 +4,7 @@ The working tree is copied into a git repository with one tag, so that uncommitt
 both engines take the same commit. User settings of the engines are kept out.
 """
 
+import logging
 import shutil
 import sys
 from collections.abc import Iterator
@@ -108,3 +109,13 @@ def own_names() -> Iterator[brokers.OwnNames]:
     names = brokers.OwnNames()
     yield names
     names.delete()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Commands that run in this process configure its logging, which is that of the next test, too."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
