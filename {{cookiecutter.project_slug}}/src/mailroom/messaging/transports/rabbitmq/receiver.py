@@ -99,6 +99,11 @@ class Receiver:
             except (TransportUnavailableError, *LOST) as error:
                 self._tell(str(error) if isinstance(error, TransportUnavailableError) else describe(error), failures)
                 failures += 1
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                self._tell("the connection broke", failures)  # the client cancels whoever waits on it
+                failures += 1
             except Exception:
                 logger.exception("broker consumer failed, trying again")
                 failures += 1
