@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
@@ -80,8 +81,8 @@ async def composed(
         "outbox": {"polling_interval_seconds": 0.05, "retention_days": 0, "backoff_base_seconds": 0.05}
     }
     quick["rabbitmq"]["heartbeat_seconds"] = 1
-    merged = {name: {**quick.get(name, {}), **given.get(name, {})} for name in quick.keys() | given.keys()}
-    return await compose(*handlers, **merged)
+    merged = {name: {**section, **given.get(name, {})} for name, section in quick.items()}
+    return await compose(*handlers, **{**given, **merged})
 
 
 def handling(function: Callable[..., Awaitable[None]], event: type[Any] = Deposited) -> Handlers:
@@ -398,6 +399,47 @@ class TestRecovery:
 
             await until(is_empty)
             assert await effects(mailroom) == ["1", "2"]
+
+    async def test_each_loss_of_the_connection_is_told(
+        self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def told(message: str) -> int:
+            return [record.message for record in caplog.records if "receiver" in record.name].count(message)
+
+        caplog.set_level(logging.INFO)
+        async with proxied(broker) as proxy, run(handling(note)) as mailroom:
+            for losses in (1, 2):
+                proxy.cut()
+
+                async def is_back(losses: int = losses) -> bool:
+                    return told("consuming") == losses + 1
+
+                await until(is_back)
+                assert told("broker unavailable") == losses
+            await mailroom.publish(Deposited(amount=1))
+            await done(mailroom, "1")
+
+    async def test_a_stop_after_a_loss_leaves_no_handler_behind(self, run: Run, broker: Broker) -> None:
+        begun = asyncio.Event()
+
+        async def hang(event: Deposited, context: Context[Any]) -> None:
+            effect(context, str(event.amount))
+            begun.set()
+            await asyncio.Event().wait()
+
+        short = {"shutdown_timeout_seconds": 0.1}
+        async with proxied(broker) as proxy, run(handling(hang), sections=short) as mailroom:
+            await mailroom.publish(Deposited(amount=1))
+            await begun.wait()
+            proxy.refuses = True
+            proxy.cut()
+
+            async def is_noticed() -> bool:
+                return mailroom.transport.receiver.disconnection() is not None
+
+            await until(is_noticed)
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "broker message"]
+        assert await effects(mailroom) == []
 
     async def test_a_queue_that_was_deleted_is_made_again_and_consumed(
         self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture

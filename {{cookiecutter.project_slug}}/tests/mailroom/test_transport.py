@@ -268,3 +268,25 @@ async def test_what_a_stop_cuts_short_is_undone_and_comes_again_without_being_ch
     async with run(handlers) as again:
         await done(again, "1")
     assert attempts == [1, 1]
+
+
+async def test_what_waits_for_its_turn_is_given_back_by_a_stop(run: Run) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    attempts: list[int] = []
+
+    async def take_turns(event: Deposited, context: Context[Any]) -> None:
+        attempts.append(context.attempt)
+        begun.set()
+        await go_on.wait()
+        effect(context, str(event.amount))
+
+    handlers, one = handling(take_turns), {"concurrency": 1}
+    async with run(handlers, message_bus=one) as mailroom:
+        for amount in range(5):
+            await mailroom.publish(Deposited(amount=amount))
+        await begun.wait()
+        asyncio.get_running_loop().call_later(0.1, go_on.set)
+    assert len(await effects(mailroom)) == 1
+    async with run(handlers, message_bus=one) as again:
+        await done(again, *map(str, range(5)))
+    assert attempts == [1] * 5

@@ -9,7 +9,8 @@ How a message is put aside, and where, is the transport's own.
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -98,15 +99,25 @@ class Attempts:
         self._waiting = 0
 
     async def run(
-        self, message: Message, journey: Journey, *, alone: bool, pause: Callable[[float], Awaitable[bool]]
+        self,
+        message: Message,
+        journey: Journey,
+        *,
+        alone: bool,
+        is_ours: Callable[[], bool],
+        pause: Callable[[float], Awaitable[bool]],
     ) -> Verdict:
         """Tries at once, then again after growing pauses.
 
         `alone`: no other message is handled meanwhile in this process, since this one may have killed another.
-        `pause` waits for so many seconds, and returns False if the message must be given back.
+        `is_ours` says, before each try, whether the message need not be given back; `pause` waits for so many seconds,
+        and says the same.
         """
         for retry in range(self._bus.retry_limit + 1):
-            error = await self._attempt(message, journey, alone)
+            async with self._turn(alone):
+                if not is_ours():
+                    return GivenBack()
+                error = await self._attempt(message, journey)
             if error is None:
                 return Handled()
             journey = replace(journey, attempts=journey.attempts + 1)
@@ -125,19 +136,24 @@ class Attempts:
         """Messages that wait take places in the window of the broker; half of it stays for others (F14)."""
         return self._waiting >= self._bus.prefetch // 2
 
-    async def _attempt(self, message: Message, journey: Journey, alone: bool) -> BaseException | None:
+    @asynccontextmanager
+    async def _turn(self, alone: bool) -> AsyncIterator[None]:
+        """A place among those that are handled at once, or the only one."""
         gate = self._consumer.gate
+        if alone:
+            async with gate.alone():
+                yield
+            return
+        async with self._consumer.slots:
+            await gate.enter()
+            try:
+                yield
+            finally:
+                await gate.leave()
+
+    async def _attempt(self, message: Message, journey: Journey) -> BaseException | None:
         try:
-            if alone:
-                async with gate.alone():
-                    await self._consumer.consume(message, journey.attempts + 1)
-                return None
-            async with self._consumer.slots:
-                await gate.enter()
-                try:
-                    await self._consumer.consume(message, journey.attempts + 1)
-                finally:
-                    await gate.leave()
+            await self._consumer.consume(message, journey.attempts + 1)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise

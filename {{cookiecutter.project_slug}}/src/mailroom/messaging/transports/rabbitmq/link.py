@@ -6,7 +6,7 @@ from typing import cast
 import aio_pika
 from aio_pika.abc import AbstractConnection
 from aiormq import Channel
-from aiormq.exceptions import AMQPError, ChannelPreconditionFailed, ProbableAuthenticationError
+from aiormq.exceptions import AMQPError, ProbableAuthenticationError
 from yarl import URL
 
 from mailroom.errors import TransportUnavailableError
@@ -109,8 +109,3 @@ def describe(error: BaseException | None) -> str:
         return "no answer in time"
     words = " ".join(str(part) for part in error.args if part not in (None, ""))
     return words or type(error).__name__
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether a declaration was refused because the thing exists with other arguments (F13)."""
-    return isinstance(error, ChannelPreconditionFailed)

@@ -1,21 +1,19 @@
 """Takes messages from the service's queue, and settles each of them (contract I1-I9, R6, F12, F14)."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from aiormq import Channel
 from aiormq.abc import DeliveredMessage
-from aiormq.exceptions import ChannelNotFoundEntity
 
 from mailroom.backoff import backoff_seconds
-from mailroom.errors import ConfigurationError, TransportUnavailableError, UndecodableError
+from mailroom.errors import ConfigurationError, TransportUnavailableError
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import Attempts, DeadLetter, Failure, Handled, Redeliver, Verdict
 from mailroom.messaging.transports.rabbitmq import wire
 from mailroom.messaging.transports.rabbitmq.link import LOST, Link, LoginRefusedError, describe
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
+from mailroom.messaging.transports.rabbitmq.subscription import Subscription
 from mailroom.messaging.transports.rabbitmq.topology import Topology
 from mailroom.service import ended, is_being_cancelled
 from mailroom.settings import Settings
@@ -24,8 +22,6 @@ logger = get_logger(__name__)
 
 SUSPICIOUS = 3
 """A message that came back so often without an answer may have killed whoever handled it: it is handled alone."""
-SETTLE_SECONDS = 10.0
-"""How long an acknowledgement may take on a connection that may be dying."""
 
 
 class Receiver:
@@ -49,6 +45,8 @@ class Receiver:
         self._task: asyncio.Task[None] | None = None
         self._handling: set[asyncio.Task[None]] = set()
         self._problem: str | None = None
+        self._failures = 0
+        """How many connections in a row consumed nothing."""
 
     async def start(self) -> None:
         """Consumes from now on; where the broker is away, as soon as it is back.
@@ -76,6 +74,7 @@ class Receiver:
             if not self._task.cancelled():
                 self._task.exception()
             self._task = None
+        await self._finish()
         await self._link.close()
 
     def failure(self) -> str | None:
@@ -85,36 +84,35 @@ class Receiver:
         return self._problem if self._task is not None else None
 
     async def _run(self, started: "asyncio.Future[None]") -> None:
-        failures = 0
+        self._failures = 0
         while not self._stopping.is_set():
             try:
                 await self._consume(started)
-                failures = 0
             except (ConfigurationError, LoginRefusedError) as error:
                 if not started.done():
                     started.set_exception(error)
                     return
-                self._tell(str(error), failures)
-                failures += 1
-            except (TransportUnavailableError, *LOST) as error:
-                self._tell(str(error) if isinstance(error, TransportUnavailableError) else describe(error), failures)
-                failures += 1
+                self._tell(str(error))
+            except TransportUnavailableError as error:
+                self._tell(str(error))
+            except LOST as error:
+                self._tell(describe(error))
             except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise
-                self._tell("the connection broke", failures)  # the client cancels whoever waits on it
-                failures += 1
+                self._tell("the connection broke")  # the client cancels whoever waits on it
             except Exception:
                 logger.exception("broker consumer failed, trying again")
-                failures += 1
+                self._failures += 1
             if not started.done():
                 started.set_result(None)
-            if failures and not self._stopping.is_set():
-                await self._pause(failures)
+            if not self._stopping.is_set():
+                await self._pause(self._failures)
 
-    def _tell(self, reason: str, failures: int) -> None:
+    def _tell(self, reason: str) -> None:
         self._problem = reason
-        if not failures:
+        self._failures += 1
+        if self._failures == 1:
             logger.warning("broker unavailable", reason=reason, consequence="nothing is consumed until it is back")
 
     async def _pause(self, failures: int) -> None:
@@ -131,10 +129,10 @@ class Receiver:
         if self._settings.rabbitmq.declare_topology:
             await self._topology.declare(self._link)
         channel = await self._link.channel()
-        subscription = _Subscription(channel, self._topology.queue, self._take)
+        subscription = Subscription(channel, self._topology.queue, self._take)
         try:
             await subscription.begin(prefetch=1)
-            self._problem = None
+            self._problem, self._failures = None, 0
             logger.info(
                 "consuming",
                 queue=self._topology.queue,
@@ -149,7 +147,7 @@ class Receiver:
         if subscription.loss is not None:
             raise TransportUnavailableError(subscription.loss)
 
-    async def _watch(self, subscription: "_Subscription") -> None:
+    async def _watch(self, subscription: Subscription) -> None:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set() and subscription.loss is None:
@@ -162,23 +160,29 @@ class Receiver:
         finally:
             stopping.cancel()
 
-    async def _end(self, subscription: "_Subscription") -> None:
-        """Closing the channel returns what was not answered."""
+    async def _end(self, subscription: Subscription) -> None:
+        """Closing the channel returns what was not answered. What is handled beyond a loss goes on, for the inbox."""
         await subscription.cancel()
-        tasks = set(self._handling)
-        if tasks and subscription.loss is None:
-            await asyncio.wait(tasks, timeout=self._settings.shutdown_timeout_seconds)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        if subscription.loss is None:
+            await self._finish()
         await subscription.close()
 
-    def _take(self, subscription: "_Subscription", delivered: DeliveredMessage) -> None:
+    async def _finish(self) -> None:
+        """Waits for what is being handled, within the bound; what takes longer is undone, and comes again."""
+        tasks = set(self._handling)
+        if not tasks:
+            return
+        await asyncio.wait(tasks, timeout=self._settings.shutdown_timeout_seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    def _take(self, subscription: Subscription, delivered: DeliveredMessage) -> None:
         task = asyncio.create_task(self._settle(subscription, delivered), name="broker message")
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
-    async def _settle(self, subscription: "_Subscription", delivered: DeliveredMessage) -> None:
+    async def _settle(self, subscription: Subscription, delivered: DeliveredMessage) -> None:
         properties = delivered.header.properties
         routing_key = delivered.routing_key or ""
         returned = _count(properties.headers)
@@ -195,21 +199,23 @@ class Receiver:
                 derive_id=bus.foreign_messages == "derive-id",
             )
             verdict: Verdict = await self._attempts.run(
-                message, journey, alone=returned >= SUSPICIOUS, pause=lambda seconds: self._wait(subscription, seconds)
+                message,
+                journey,
+                alone=returned >= SUSPICIOUS,
+                is_ours=lambda: self._is_ours(subscription),
+                pause=lambda seconds: self._wait(subscription, seconds),
             )
-        except UndecodableError as error:
-            verdict = DeadLetter(journey, Failure.of(error))
         except asyncio.CancelledError:
-            if is_being_cancelled():
-                return  # closing the channel returns the message
-            raise
+            return  # closing the channel returns the message
+        except Exception as error:  # what cannot be read, whatever that fails with
+            verdict = DeadLetter(journey, Failure.of(error))
         try:
             await self._answer(subscription, delivered, verdict)
         except Exception:
             logger.exception("a message could not be settled; the broker delivers it again")
             subscription.lose("a message could not be settled")
 
-    async def _answer(self, subscription: "_Subscription", delivered: DeliveredMessage, verdict: Verdict) -> None:
+    async def _answer(self, subscription: Subscription, delivered: DeliveredMessage, verdict: Verdict) -> None:
         tag = delivered.delivery_tag
         if isinstance(verdict, Handled):
             await subscription.acknowledge(tag)
@@ -223,7 +229,7 @@ class Receiver:
             _report("message dead-lettered", delivered, verdict, reason=verdict.failure.reason)
 
     async def _put_aside(
-        self, subscription: "_Subscription", delivered: DeliveredMessage, queue: str, verdict: Redeliver | DeadLetter
+        self, subscription: Subscription, delivered: DeliveredMessage, queue: str, verdict: Redeliver | DeadLetter
     ) -> bool:
         """A copy is confirmed in the other queue before this one is acknowledged: it can double, and not be lost."""
         aside = wire.put_aside(
@@ -243,114 +249,25 @@ class Receiver:
                 if not await self._wait(subscription, backoff_seconds(failures, base=0.5, cap=30)):
                     return False
 
-    async def _wait(self, subscription: "_Subscription", seconds: float) -> bool:
+    async def _wait(self, subscription: Subscription, seconds: float) -> bool:
         """Whether the message is still ours after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._given_up(subscription)
         except TimeoutError:
-            return not self._stopping.is_set() and subscription.loss is None
+            return self._is_ours(subscription)
         return False
 
-    async def _given_up(self, subscription: "_Subscription") -> None:
+    def _is_ours(self, subscription: Subscription) -> bool:
+        return not self._stopping.is_set() and subscription.loss is None
+
+    async def _given_up(self, subscription: Subscription) -> None:
         waits = [asyncio.create_task(self._stopping.wait()), asyncio.create_task(subscription.lost.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-
-
-class _Subscription:
-    """One consumer on one channel, from its begin to its loss."""
-
-    def __init__(self, channel: Channel, queue: str, take: Callable[["_Subscription", DeliveredMessage], None]) -> None:
-        self.loss: str | None = None
-        self.lost = asyncio.Event()
-        self.changed = asyncio.Event()
-        self.is_trusted = False
-        self.is_wide = False
-        self._is_closing = False
-        self._channel = channel
-        self._queue = queue
-        self._take = take
-        self._tag: str | None = None
-        channel.on_consumer_cancel_callbacks.add(self._cancelled)
-        channel.closing.add_done_callback(self._closed)
-
-    async def begin(self, *, prefetch: int) -> None:
-        """Raises TransportUnavailableError if there is no such queue."""
-        try:
-            await self._channel.basic_qos(prefetch_count=prefetch)
-            answer = await self._channel.basic_consume(self._queue, self._deliver)
-        except ChannelNotFoundEntity as error:
-            raise TransportUnavailableError(
-                f"there is no queue {self._queue}: {describe(error)}; with rabbitmq.declare_topology = false an "
-                "operator has to make it"
-            ) from error
-        self._tag = answer.consumer_tag
-
-    async def widen(self, prefetch: int) -> None:
-        """From one message at a time to many. A limit holds for consumers that begin after it."""
-        self.is_wide = True
-        tag, self._tag = self._tag, None
-        if tag is not None:
-            await self._channel.basic_cancel(tag)
-        await self.begin(prefetch=prefetch)
-
-    def trust(self) -> None:
-        if not self.is_trusted:
-            self.is_trusted = True
-            self.changed.set()
-
-    async def acknowledge(self, tag: int | None) -> None:
-        """What can no longer be acknowledged comes again; it never waits for a dead connection (F12)."""
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS):
-                await self._channel.basic_ack(tag or 0, wait=False)
-        except (*LOST, TimeoutError) as error:
-            self.lose(f"an acknowledgement did not get through: {describe(error)}")
-
-    async def cancel(self) -> None:
-        """No more is delivered."""
-        if self._tag is None or self.loss is not None:
-            return
-        tag, self._tag = self._tag, None
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS):
-                await self._channel.basic_cancel(tag)
-        except (*LOST, TimeoutError, asyncio.CancelledError) as error:
-            if is_being_cancelled():
-                raise
-            self.lose(f"the consumer could not be cancelled: {describe(error)}")
-
-    async def close(self) -> None:
-        self._is_closing = True
-        self._channel.on_consumer_cancel_callbacks.discard(self._cancelled)
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS):
-                await self._channel.close()
-        except (*LOST, TimeoutError):
-            pass
-
-    def lose(self, reason: str) -> None:
-        if self.loss is None:
-            self.loss = reason
-            self.lost.set()
-            self.changed.set()
-
-    async def _deliver(self, delivered: DeliveredMessage) -> None:
-        if self.loss is None:
-            self._take(self, delivered)
-
-    def _cancelled(self, _frame: Any) -> None:
-        self.lose(f"the broker cancelled the consumer: the queue {self._queue} was deleted, or moved")
-
-    def _closed(self, closing: "asyncio.Future[Any]") -> None:
-        error = None if closing.cancelled() else closing.exception()
-        if self._is_closing:
-            return
-        self.lose(f"the channel was closed: {describe(error)}")
 
 
 def _count(headers: Any) -> int:
