@@ -9,8 +9,6 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from string import Template
-from typing import Any
 
 import copier
 import pytest
@@ -19,6 +17,7 @@ from brokers import OwnNames
 from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, git, run, succeed, tree
 from examples import DATABASES, ODD
 from pages import commands
+from project_files import SPEAK_OF_IT, ci, compose, read, variables
 from sqlalchemy import URL, make_url
 from walk import BIN
 
@@ -28,30 +27,7 @@ from mailroom.testing.plugin import fresh_database
 SERVERS = DATABASES[1:]
 DRIVERS = {"sqlite": {"aiosqlite"}, "postgres": {"asyncpg"}, "sqlserver": {"aioodbc", "pyodbc"}}
 WORDS = {"sqlite": r"sqlite", "postgres": r"postgres|asyncpg", "sqlserver": r"sql ?server|mssql|odbc"}
-SPEAK_OF_IT = ("README.md", "settings.toml", ".env.example", ".github/workflows/ci.yml", "Dockerfile", "compose.yaml")
 SECRET = "hunter2"
-
-
-def read(project: Path, name: str) -> str:
-    path = project / name
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def variables(project: Path) -> dict[str, str]:
-    """What is set by a copy of .env.example."""
-    lines = read(project, ".env.example").splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))  # type: ignore[misc]
-
-
-def compose(project: Path) -> dict[str, Any]:
-    """The one service of compose.yaml, with the variables of .env.example in it."""
-    text = re.sub(r"\$\{(\w+):\?[^}]*\}", r"${\1}", read(project, "compose.yaml"))
-    (service,) = yaml.safe_load(Template(text).substitute(variables(project)))["services"].values()
-    return dict(service)
-
-
-def ci(project: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load(read(project, ".github/workflows/ci.yml"))["jobs"]["test"])
 
 
 def urls(project: Path) -> tuple[URL, URL]:
@@ -115,7 +91,7 @@ def test_compose_yaml_has_the_form_that_compose_wants(
 def test_the_server_is_pinned_watched_kept_and_reached_from_this_machine_alone(
     shop_on: ProjectOn, database: str
 ) -> None:
-    service = compose(shop_on(database))
+    (service,) = compose(shop_on(database))["services"].values()
     assert re.search(r":\d[\w.-]*\d", service["image"])
     assert service["healthcheck"]["test"][0] == "CMD"
     (published,) = service["ports"]
@@ -135,7 +111,7 @@ def test_a_server_without_a_password_is_refused_with_what_to_do(shop_on: Project
 def test_settings_variables_server_and_tests_mean_the_same_server(shop_on: ProjectOn, database: str) -> None:
     project = shop_on(database)
     checked_in, with_password = urls(project)
-    service = compose(project)
+    (service,) = compose(project)["services"].values()
     password = next(value for name, value in variables(project).items() if name.endswith("_PASSWORD"))
 
     assert checked_in.password is None
@@ -155,7 +131,8 @@ def test_the_ci_of_a_project_has_the_server_that_its_tests_look_for(shop_on: Pro
     job = ci(project)
     (service,) = job["services"].values()
     assert job["env"] == {"TEST_REQUIRE": database}
-    assert service["image"] == compose(project)["image"]
+    (composed,) = compose(project)["services"].values()
+    assert service["image"] == composed["image"]
     assert "--health-cmd" in service["options"]
     here = make_url(HERE[database])
     assert here.password in service["env"].values()

@@ -8,45 +8,22 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
 import copier
 import pytest
-import yaml
 from brokers import HERE, OwnNames
 from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, git, run, succeed, tree
 from examples import DATABASES, ODD, TRANSPORTS
 from pages import commands
+from project_files import SPEAK_OF_IT, ci, compose, read, variables
 from walk import BIN
 
 CLIENTS = {"in_process": set[str](), "rabbitmq": {"aio-pika", "aiormq"}}
-SPEAK_OF_IT = ("README.md", "settings.toml", ".env.example", ".github/workflows/ci.yml", "Dockerfile", "compose.yaml")
 SECRET = "hunter2"
 NOWHERE = f"amqp://guest:{SECRET}@127.0.0.1:1/"
 PORTS = ["127.0.0.1:5672:5672", "127.0.0.1:15672:15672"]
-
-
-def read(project: Path, name: str) -> str:
-    path = project / name
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def variables(project: Path) -> dict[str, str]:
-    """What is set by a copy of .env.example."""
-    lines = read(project, ".env.example").splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))  # type: ignore[misc]
-
-
-def compose(project: Path) -> dict[str, Any]:
-    """What compose.yaml runs, with the variables of .env.example in it."""
-    text = re.sub(r"\$\{(\w+):\?[^}]*\}", r"${\1}", read(project, "compose.yaml"))
-    return dict(yaml.safe_load(Template(text).substitute(variables(project))))
-
-
-def ci(project: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load(read(project, ".github/workflows/ci.yml"))["jobs"]["test"])
 
 
 def shop(project: Path, *arguments: str, **environment: str) -> Any:

@@ -61,15 +61,31 @@ def effect(context: Context[Any], what: str = "") -> None:
     context.session.add(Effect(message_id=context.message_id, what=what))
 
 
+async def note(event: Deposited, context: Context[Any]) -> None:
+    """A handler that leaves the amount behind."""
+    effect(context, str(event.amount))
+
+
+def handling(function: Callable[[Any, Context[Any]], Awaitable[None]]) -> Handlers:
+    """Deposits, by this function."""
+    handlers = Handlers()
+    handlers.on(Deposited)(function)
+    return handlers
+
+
 def noting() -> Handlers:
     """Each deposit leaves its amount behind."""
-    handlers = Handlers()
+    return handling(note)
 
-    @handlers.on(Deposited)
-    async def note(event: Deposited, context: Context[Any]) -> None:
-        effect(context, str(event.amount))
 
-    return handlers
+async def done(mailroom: Mailroom, *expected: str) -> None:
+    """Waits for as many effects, and compares them in any order."""
+
+    async def are_there() -> bool:
+        return len(await effects(mailroom)) >= len(expected)
+
+    await until(are_there)
+    assert sorted(await effects(mailroom)) == sorted(expected)
 
 
 async def create_tables(mailroom: Mailroom) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ import pytest
 import rabbitmq_support
 from aiormq import spec
 from rabbitmq_support import Broker, proxied, transport_of
-from support import Compose, Deposited, Renamed, effect, effects, inbox_ids, rows, until
+from support import Compose, Deposited, Renamed, done, effect, effects, handling, inbox_ids, note, rows, until
 
 from mailroom import Context, Handlers, IntegrationEvent, Mailroom
 from mailroom.errors import (
@@ -83,24 +83,6 @@ async def composed(
     quick["rabbitmq"]["heartbeat_seconds"] = 1
     merged = {name: {**section, **given.get(name, {})} for name, section in quick.items()}
     return await compose(*handlers, **{**given, **merged})
-
-
-def handling(function: Callable[..., Awaitable[None]], event: type[Any] = Deposited) -> Handlers:
-    handlers = Handlers()
-    handlers.on(event)(function)
-    return handlers
-
-
-async def note(event: Deposited, context: Context[Any]) -> None:
-    effect(context, str(event.amount))
-
-
-async def done(mailroom: Mailroom, *expected: str) -> None:
-    async def are_there() -> bool:
-        return len(await effects(mailroom)) >= len(expected)
-
-    await until(are_there)
-    assert sorted(await effects(mailroom)) == sorted(expected)
 
 
 async def taken(broker: Broker, queue: str) -> Any:

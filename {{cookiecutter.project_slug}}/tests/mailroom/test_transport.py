@@ -1,13 +1,13 @@
 """The contract of a transport, stated once and run over each of them (contract R0, R4, R6, I1-I9)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import transports
-from support import Compose, Deposited, effect, effects, inbox_ids, until
+from support import Compose, Deposited, done, effect, effects, handling, inbox_ids, note, until
 from transports import Carrier
 
 from mailroom import Context, Handlers, Mailroom, Reject
@@ -42,26 +42,6 @@ def run(compose: Compose, carrier: Carrier, monkeypatch: pytest.MonkeyPatch) -> 
             yield mailroom
 
     return running
-
-
-def handling(function: Callable[[Deposited, Context[Any]], Awaitable[None]]) -> Handlers:
-    handlers = Handlers()
-    handlers.on(Deposited)(function)
-    return handlers
-
-
-async def note(event: Deposited, context: Context[Any]) -> None:
-    effect(context, str(event.amount))
-
-
-async def done(mailroom: Mailroom, *expected: str) -> None:
-    """Waits for these effects, in any order."""
-
-    async def are_there() -> bool:
-        return len(await effects(mailroom)) >= len(expected)
-
-    await until(are_there)
-    assert sorted(await effects(mailroom)) == sorted(expected)
 
 
 async def given_up(carrier: Carrier, mailroom: Mailroom, count: int = 1) -> list[str]:
