@@ -382,6 +382,25 @@ class TestRecovery:
             await until(is_empty)
             assert await effects(mailroom) == ["1", "2"]
 
+    async def test_a_service_that_has_nothing_to_publish_is_ready_again_after_a_loss(
+        self, run: Run, broker: Broker
+    ) -> None:
+        async with proxied(broker) as proxy, run(handling(note)) as mailroom:
+            assert (await mailroom.health()).ready
+            proxy.refuses = True
+            proxy.cut()
+
+            async def is_noticed() -> bool:
+                return not (await mailroom.health()).ready
+
+            await until(is_noticed)
+            proxy.refuses = False
+
+            async def is_ready() -> bool:
+                return (await mailroom.health()).ready
+
+            await until(is_ready)
+
     async def test_each_loss_of_the_connection_is_told(
         self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
     ) -> None:

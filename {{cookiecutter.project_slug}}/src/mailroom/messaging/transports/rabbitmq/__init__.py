@@ -5,12 +5,14 @@
 topology, `management` tells what AMQP does not, `examination` is what `doctor` says; `answers` is how all of them wait.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from mailroom import metrics
+from mailroom.backoff import backoff_seconds
 from mailroom.checks import Check
 from mailroom.envelope import Message
-from mailroom.errors import ConfigurationError, TransportUnavailableError, UnroutableError
+from mailroom.errors import ConfigurationError, MailroomError, TransportUnavailableError, UnroutableError
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import Attempts
 from mailroom.messaging.consumer import Consumer
@@ -22,6 +24,7 @@ from mailroom.messaging.transports.rabbitmq.provisioning import RabbitMQProvisio
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
 from mailroom.messaging.transports.rabbitmq.receiver import Receiver
 from mailroom.messaging.transports.rabbitmq.topology import Topology
+from mailroom.service import ended
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
@@ -50,6 +53,7 @@ class RabbitMQTransport:
         self.dead_letters = RabbitMQDeadLetters(self.topology, self.link, self._publisher)
         self.provisioning = RabbitMQProvisioning(settings.rabbitmq, self.topology, self.link)
         self._settings = settings
+        self._keeper: asyncio.Task[None] | None = None
         self._unrouted: set[str] = set()
 
     async def connect(self) -> None:
@@ -57,7 +61,7 @@ class RabbitMQTransport:
         await self._publisher.open()
 
     async def start(self) -> None:
-        """Connects where the broker is there; where it is not, the first message does, and the relay waits for it.
+        """Connects, and stays connected; where the broker is away, as soon as it is back. The relay waits meanwhile.
 
         Raises ConfigurationError if what is on the broker cannot be used.
         """
@@ -68,10 +72,18 @@ class RabbitMQTransport:
         except TransportUnavailableError as error:
             logger.warning("broker unavailable", reason=str(error), consequence="the relay waits; nothing is lost")
         else:
-            logger.info("publishing", exchange=self.topology.exchange, broker=self._settings.rabbitmq.safe_url)
+            self._tell_that_it_publishes()
+        self._keeper = asyncio.create_task(self._stay_connected(), name="broker publisher")
 
     async def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
         await self._publisher.close()
+
+    def failure(self) -> str | None:
+        return ended([self._keeper])
 
     def examine(self, command: str) -> AsyncIterator[Check]:
         settings = self._settings.rabbitmq
@@ -85,6 +97,28 @@ class RabbitMQTransport:
         properties = wire.properties_of(message)
         if not await self._publisher.send(self.topology.exchange, message.event_type, body, properties):
             self._note_unrouted(message)
+
+    async def _stay_connected(self) -> None:
+        """Without it a service that has nothing to publish would not be ready again after the broker was away."""
+        bus, failures = self._settings.message_bus, 0
+        while True:
+            await self.link.lost.wait()
+            if failures:
+                pause = backoff_seconds(
+                    failures, base=bus.retry_min_interval_seconds, cap=bus.retry_max_interval_seconds
+                )
+                await asyncio.sleep(pause)
+            try:
+                await self.connect()
+            except (MailroomError, OSError) as error:
+                failures += 1
+                logger.debug("broker unavailable, trying again", reason=str(error))
+            else:
+                failures = 0
+                self._tell_that_it_publishes()
+
+    def _tell_that_it_publishes(self) -> None:
+        logger.info("publishing", exchange=self.topology.exchange, broker=self._settings.rabbitmq.safe_url)
 
     async def _prepare(self) -> None:
         """With this service's own queue: what it publishes for itself before that is bound would be dropped."""

@@ -32,6 +32,9 @@ class Link:
         self._opening = asyncio.Lock()
         self.problem: str | None = "not connected yet"
         """Why there is no connection; None while there is one."""
+        self.lost = asyncio.Event()
+        """Set while there is no connection."""
+        self.lost.set()
 
     @property
     def is_open(self) -> bool:
@@ -62,6 +65,7 @@ class Link:
         if connection is None:
             return
         self.problem = "not connected"
+        self.lost.set()
         try:
             async with asyncio.timeout(self._settings.connect_timeout_seconds):
                 await connection.close()
@@ -84,6 +88,7 @@ class Link:
                 raise self._unavailable(error) from error
             self._connection.close_callbacks.add(self._note_loss)
             self.problem = None
+            self.lost.clear()
             return self._connection
 
     def _url(self) -> URL:
@@ -93,6 +98,7 @@ class Link:
 
     def _note_loss(self, _connection: object, error: BaseException | None) -> None:
         self.problem = f"{self._settings.safe_url} closed the connection: {describe(error)}"
+        self.lost.set()
 
     def _unavailable(self, error: BaseException) -> TransportUnavailableError:
         self.problem = f"{self._settings.safe_url} cannot be reached: {describe(error)}"
