@@ -78,17 +78,12 @@ class Claims(ABC):
         return lease.values(attempts=OutboxMessage.attempts + 1).returning(OutboxMessage)
 
     def renew(self, tokens: Iterable[UUID], *, lease_seconds: float) -> Executable:
-        """Keeps the leases under these tokens for another full period.
-
-        No index has tokens, so it looks through whatever is leased, which is a range of the index.
-        """
-        row = aliased(OutboxMessage)
-        held = list(tokens)
-        leased = [row.kind.in_([kind.value for kind in Kind]), *_unfinished(row), row.locked_until.is_not(None)]
-        chosen = select(row.id).where(*leased, row.lock_token.in_(held))
+        """Keeps the leases under these tokens for another full period."""
+        row, held = aliased(OutboxMessage), list(tokens)
+        chosen = select(row.id).where(*_held(row, held))
         return (
             update(OutboxMessage)
-            .where(OutboxMessage.id.in_(self.free(chosen, row)), OutboxMessage.lock_token.in_(held))
+            .where(OutboxMessage.id.in_(self.free(chosen, row)), _still(_held(OutboxMessage, held)))
             .values(locked_until=self.later(lease_seconds))
             .execution_options(synchronize_session=False)
         )
@@ -108,13 +103,9 @@ class Claims(ABC):
         return select(*columns)
 
     def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
-        """What must still be true is one expression that no index serves, so that rows are found by their ids alone.
-
-        Else a planner might read every pending row to find these few.
-        """
         return (
             update(OutboxMessage)
-            .where(OutboxMessage.id.in_(chosen), case((and_(*still), 1), else_=0) == 1)
+            .where(OutboxMessage.id.in_(chosen), _still(still))
             .values(lock_token=token, locked_until=self.later(seconds))
             .execution_options(synchronize_session=False)
         )
@@ -134,6 +125,20 @@ def slots(keys: Sequence[str]) -> list[int]:
 def pending(row: Any, kind: str | ColumnElement[str]) -> list[ColumnElement[bool]]:
     """What a relay may still have to do."""
     return [row.kind == kind, *_unfinished(row)]
+
+
+def _held(row: Any, tokens: Sequence[UUID]) -> list[ColumnElement[bool]]:
+    """No index has tokens, so it names what is leased, which is a range of the index."""
+    kinds = row.kind.in_([kind.value for kind in Kind])
+    return [kinds, *_unfinished(row), row.locked_until.is_not(None), row.lock_token.in_(tokens)]
+
+
+def _still(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
+    """What must be true where rows are written, as one expression that no index serves.
+
+    So rows are found by their ids alone. Else a planner might read every pending row to find these few.
+    """
+    return case((and_(*conditions), 1), else_=0) == 1
 
 
 def _unfinished(row: Any) -> list[ColumnElement[bool]]:
