@@ -401,6 +401,21 @@ class TestRecovery:
 
             await until(is_ready)
 
+    async def test_a_loss_that_the_channel_has_not_heard_of_yet_is_a_loss(self, run: Run) -> None:
+        async with run(handling(note)) as mailroom:
+            publishing = transport_of(mailroom).link
+            before = publishing._connection
+            assert before is not None
+            before.connected.clear()
+            publishing._note_loss(before, None)
+
+            async def is_another() -> bool:
+                return publishing.is_open and publishing._connection is not before
+
+            await until(is_another)
+            await mailroom.publish(Deposited(amount=1))
+            await done(mailroom, "1")
+
     async def test_each_loss_of_the_connection_is_told(
         self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -100,21 +100,19 @@ class RabbitMQTransport:
 
     async def _stay_connected(self) -> None:
         """Without it a service that has nothing to publish would not be ready again after the broker was away."""
-        bus, failures = self._settings.message_bus, 0
+        bus, tries = self._settings.message_bus, 0
         while True:
             await self.link.lost.wait()
-            if failures:
-                pause = backoff_seconds(
-                    failures, base=bus.retry_min_interval_seconds, cap=bus.retry_max_interval_seconds
-                )
-                await asyncio.sleep(pause)
+            tries += 1
+            await asyncio.sleep(
+                backoff_seconds(tries, base=bus.retry_min_interval_seconds, cap=bus.retry_max_interval_seconds)
+            )
             try:
                 await self.connect()
-            except (MailroomError, OSError) as error:
-                failures += 1
+            except MailroomError as error:
                 logger.debug("broker unavailable, trying again", reason=str(error))
             else:
-                failures = 0
+                tries = 0
                 self._tell_that_it_publishes()
 
     def _tell_that_it_publishes(self) -> None:

@@ -71,7 +71,7 @@ class Publisher:
 
     async def _open(self) -> Channel:
         async with self._opening:
-            if self._channel is None or self._channel.is_closed:
+            if self._channel is None or self._channel.is_closed or not self._link.is_open:
                 await self._prepare()
                 self._channel = await self._link.channel(confirms=True)
             return self._channel
