@@ -30,7 +30,7 @@ KILL_THE_OTHERS = {
     "WHERE database_id = DB_ID() AND session_id <> @@SPID; EXEC (@kill)",
 }
 
-SLEEP = {"postgresql": "SELECT pg_sleep(0.5)", "mssql": "WAITFOR DELAY '00:00:00.5'"}
+SLEEP = {"postgresql": "SELECT pg_sleep(1.5)", "mssql": "WAITFOR DELAY '00:00:01.5'"}
 UPGRADE = """
 import asyncio, json, sys
 from mailroom import Settings
@@ -111,7 +111,7 @@ async def test_a_database_that_does_not_exist_is_one_line(database_url: str) -> 
 
 @pytest.mark.locks
 @on_servers
-@pytest.mark.parametrize(("bound", "value"), [("statement_timeout_seconds", 0.2), ("lock_timeout_seconds", 0.2)])
+@pytest.mark.parametrize(("bound", "value"), [("statement_timeout_seconds", 1), ("lock_timeout_seconds", 1)])
 async def test_a_statement_and_the_wait_for_a_lock_are_bounded(compose: Compose, bound: str, value: float) -> None:
     mailroom = await compose(database={bound: value})
     async with mailroom.transaction() as session:
@@ -126,7 +126,7 @@ async def test_a_statement_and_the_wait_for_a_lock_are_bounded(compose: Compose,
 @pytest.mark.locks
 @on_servers
 async def test_migrations_take_the_time_that_they_need_and_their_turn(database_url: str, alembic_ini: Path) -> None:
-    database = {"url": database_url, "statement_timeout_seconds": 0.2, "lock_timeout_seconds": 0.2}
+    database = {"url": database_url, "statement_timeout_seconds": 1, "lock_timeout_seconds": 1}
     settings = Settings(database=database)
     slow = alembic_ini.parent / "migrations" / "versions" / "0002_slow.py"
     statement = SLEEP[make_url(database_url).get_backend_name()]

@@ -41,6 +41,7 @@ class SqlServer:
         event.listen(engine.sync_engine, "connect", bound)
 
     def before_migrating(self, connection: Connection) -> None:
+        connection.detach()  # these bounds outlive the transaction, and nobody else shall get a session without them
         driver: Any = connection.connection.driver_connection
         driver._conn.timeout = 0
         connection.execute(
