@@ -4,11 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Row, Update, update
+from sqlalchemy import Executable, Row, Update, Uuid, bindparam, null, update
 
 from mailroom.events import Kind
+from mailroom.persistence.claims import Claims
 from mailroom.persistence.database import Database
 from mailroom.persistence.tables import LAST_ERROR_LENGTH, OutboxMessage
 
@@ -84,9 +87,9 @@ class Leases:
     async def claim(self, kind: Kind, limit: int) -> Sequence[Claimed]:
         """Leases up to `limit` due rows, the oldest first."""
         token = uuid4()
-        statement = self._database.claims.claim(kind, token=token, lease_seconds=self._lease_seconds, limit=limit)
+        statement = _claim(self._database.claims, kind, self._lease_seconds, limit)
         async with self._database.connection() as connection:
-            rows = (await connection.execute(statement)).all()
+            rows = (await connection.execute(statement, {_TOKEN.key: token})).all()
         return [_claimed(row, token) for row in sorted(rows, key=lambda row: (row.available_on, row.id))]
 
     async def take_over(self, kind: Kind) -> Claimed | None:
@@ -107,25 +110,54 @@ class Leases:
         """Writes verdicts in one transaction. Returns how many rows were lost to another relay meanwhile (R2)."""
         written = 0
         async with self._database.connection() as connection:
-            for statement in self._statements(settlements):
-                written += (await connection.execute(statement)).rowcount
+            for statement, parameters in self._statements(settlements):
+                written += (await connection.execute(statement, parameters)).rowcount
         return len(settlements) - written
 
-    def _statements(self, settlements: Sequence[Settlement]) -> Iterator[Update]:
+    def _statements(self, settlements: Sequence[Settlement]) -> Iterator[tuple[Update, dict[str, Any]]]:
         """One for all rows of a claim that were processed or released; one for each that failed."""
-        now = self._database.claims.now()
-        for token, ids in _by_token(settlements, Verdict.PROCESSED).items():
-            yield _unlease(token, ids).values(processed_on=now, last_error=None)
-        for token, ids in _by_token(settlements, Verdict.RELEASED).items():
-            yield _unlease(token, ids)
+        claims = self._database.claims
+        for verdict in (Verdict.PROCESSED, Verdict.RELEASED):
+            for token, ids in _by_token(settlements, verdict).items():
+                yield _settle(claims, verdict), {_TOKEN.key: token, "ids": ids}
         for one in settlements:
-            failure = _unlease(one.claimed.token, [one.claimed.id]).values(
-                attempts=one.attempts, last_error=one.error[:LAST_ERROR_LENGTH]
-            )
             if one.verdict is Verdict.FAILED:
-                yield failure.values(available_on=self._database.claims.later(one.retry_in_seconds))
+                yield self._failure(one, available_on=claims.later(one.retry_in_seconds))
             elif one.verdict is Verdict.DEAD_LETTERED:
-                yield failure.values(dead_lettered_on=now)
+                yield self._failure(one, dead_lettered_on=claims.now())
+
+    def _failure(self, one: Settlement, **when: Any) -> tuple[Update, dict[str, Any]]:
+        statement = _unlease(self._database.claims).values(
+            attempts=one.attempts, last_error=one.error[:LAST_ERROR_LENGTH], **when
+        )
+        return statement, {_TOKEN.key: one.claimed.token, "ids": [one.claimed.id]}
+
+
+_TOKEN = bindparam("token", type_=Uuid)
+
+# Statements are built once: that takes longer than running them.
+
+
+@lru_cache(maxsize=128)
+def _claim(claims: Claims, kind: Kind, lease_seconds: float, limit: int) -> Executable:
+    return claims.claim(kind, token=_TOKEN, lease_seconds=lease_seconds, limit=limit)
+
+
+@lru_cache
+def _settle(claims: Claims, verdict: Verdict) -> Update:
+    if verdict is Verdict.RELEASED:
+        return _unlease(claims)
+    return _unlease(claims).values(processed_on=claims.now(), last_error=null())
+
+
+def _unlease(claims: Claims) -> Update:
+    """The token is part of the predicate: a stale relay writes nothing (contract R2)."""
+    return (
+        update(OutboxMessage)
+        .where(claims.among(OutboxMessage.id, "ids"), OutboxMessage.lock_token == _TOKEN)
+        .values(lock_token=null(), locked_until=null())
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _claimed(row: Row[tuple[OutboxMessage]], token: UUID) -> Claimed:
@@ -138,12 +170,3 @@ def _by_token(settlements: Sequence[Settlement], verdict: Verdict) -> dict[UUID,
         if settlement.verdict is verdict:
             ids[settlement.claimed.token].append(settlement.claimed.id)
     return ids
-
-
-def _unlease(token: UUID, ids: Sequence[int]) -> Update:
-    """The token is part of the predicate: a stale relay writes nothing (contract R2)."""
-    return (
-        update(OutboxMessage)
-        .where(OutboxMessage.id.in_(ids), OutboxMessage.lock_token == token)
-        .values(lock_token=None, locked_until=None)
-    )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 from zlib import crc32
 
-from sqlalchemy import Connection, Executable, Select, Update, and_, case, exists, or_, select, update
+from sqlalchemy import Connection, Executable, Select, Update, and_, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -43,6 +43,10 @@ class Claims(ABC):
     def later(self, seconds: float | ColumnElement[Any]) -> ColumnElement[datetime]:
         """The database's clock moved by so many seconds, which may be negative."""
 
+    def among(self, column: Any, name: str) -> ColumnElement[bool]:
+        """Whether the column's value is in the list that the statement is given under this name."""
+        return column.in_(bindparam(name, expanding=True))  # type: ignore[no-any-return]
+
     @abstractmethod
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """The same rows of `table`, locked for this transaction, without those that others have locked."""
@@ -58,7 +62,7 @@ class Claims(ABC):
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:
         """Makes ids of one ordering key follow commit order, until the transaction ends (contract R3)."""
 
-    def claim(self, kind: Kind, *, token: UUID, lease_seconds: float, limit: int) -> Executable:
+    def claim(self, kind: Kind, *, token: UUID | ColumnElement[UUID], lease_seconds: float, limit: int) -> Executable:
         """Leases up to `limit` due rows of one kind that nobody holds, and returns them.
 
         A row with an ordering key is claimable only as the oldest unprocessed row of its key, leased or not,
@@ -102,7 +106,7 @@ class Claims(ABC):
                 columns.append(case((first.is_not(None), 1), else_=0).label(f"{kind.value}_{name}"))
         return select(*columns)
 
-    def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: UUID, seconds: float) -> Update:
+    def _lease(self, chosen: Select[Any], still: Sequence[ColumnElement[bool]], token: Any, seconds: float) -> Update:
         return (
             update(OutboxMessage)
             .where(OutboxMessage.id.in_(chosen), _still(still))

@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     Connection,
     Float,
     Interval,
     Select,
+    any_,
     bindparam,
     cast,
     func,
@@ -61,6 +63,10 @@ class PostgresClaims(Claims):
             .lateral("head")
         )
         return rows.outerjoin(head, true()).where(or_(row.ordering_key.is_(None), row.id == head.c.id))
+
+    def among(self, column: Any, name: str) -> ColumnElement[bool]:
+        """As one array: a list of parameters would be another statement for each length, to be prepared anew."""
+        return column == any_(bindparam(name, type_=ARRAY(column.type)))  # type: ignore[no-any-return]
 
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """As a CTE, which is evaluated once; a subquery could be asked more often, and lock more than its limit."""
