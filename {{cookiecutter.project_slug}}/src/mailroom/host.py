@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, overload
 
@@ -360,7 +360,7 @@ class Mailroom:
         """Domain events are handled here, integration events go to the transport (contract R0)."""
         is_broker = self.posture.is_broker
         handling = self.consumer.slots
-        publishes = asyncio.Semaphore(self.settings.outbox.batch_size) if is_broker else handling
+        publishes = nullcontext() if is_broker else handling
         return {
             Kind.DOMAIN: Route(send=self.consumer.consume, slots=handling, is_handled_here=True),
             Kind.INTEGRATION: Route(send=self.transport.publish, slots=publishes, is_handled_here=not is_broker),

@@ -28,6 +28,7 @@ from mailroom.errors import (
     UndecodableError,
 )
 from mailroom.messaging.transports.rabbitmq import link, wire
+from mailroom.messaging.transports.rabbitmq.connection import Connection
 from mailroom.serialization import encode
 from mailroom.testing.plugin import fresh_database
 
@@ -233,7 +234,7 @@ class TestPublishing:
             publisher = transport_of(mailroom)._publisher
 
             async def is_in_flight() -> bool:
-                return publisher._in_flight == 1
+                return len(publisher._in_flight) == 1
 
             await until(is_in_flight)
             proxy.cut()
@@ -401,13 +402,19 @@ class TestRecovery:
 
             await until(is_ready)
 
-    async def test_a_loss_that_the_channel_has_not_heard_of_yet_is_a_loss(self, run: Run) -> None:
+    async def test_a_loss_that_the_channel_has_not_heard_of_yet_is_a_loss(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with run(handling(note)) as mailroom:
             publishing = transport_of(mailroom).link
-            before = publishing._connection
+            before, is_opened = publishing._connection, Connection.is_opened
             assert before is not None
-            before.connected.clear()
-            publishing._note_loss(before, None)
+            monkeypatch.setattr(
+                Connection, "is_opened", property(lambda self: self is not before and is_opened.__get__(self))
+            )
+            closing = asyncio.get_running_loop().create_future()
+            closing.cancel()
+            publishing._note_loss(closing)
 
             async def is_another() -> bool:
                 return publishing.is_open and publishing._connection is not before
@@ -482,7 +489,7 @@ class TestRecovery:
             await mailroom.publish(Deposited(amount=1))
             await done(mailroom, "1")
             connection = await mailroom.transport.receiver._link._open()
-            for channel in list(connection.transport.connection.channels.values()):
+            for channel in list(connection.channels.values()):
                 await channel.basic_ack(4711, wait=False)  # an unknown tag: the broker closes the channel for it
             await mailroom.publish(Deposited(amount=2))
             await done(mailroom, "1", "2")

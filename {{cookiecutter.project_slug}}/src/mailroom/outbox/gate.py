@@ -24,9 +24,9 @@ class Gate:
             await self._changed.wait_for(lambda: not self._is_closed)
             self._inside += 1
 
-    async def leave(self) -> None:
+    async def leave(self, rows: int = 1) -> None:
         async with self._changed:
-            self._inside -= 1
+            self._inside -= rows
             self._changed.notify_all()
 
     async def look_again(self) -> None:

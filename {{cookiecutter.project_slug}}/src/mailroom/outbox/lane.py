@@ -11,6 +11,8 @@ sent, the next are claimed, and whatever has finished since the last write is st
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 from uuid import UUID
 
 from mailroom import metrics
@@ -46,7 +48,7 @@ class Lane:
         *,
         outbox: OutboxSettings,
         circuit: Circuit,
-        slots: asyncio.Semaphore,
+        slots: AbstractAsyncContextManager[Any],
         gate: Gate,
     ) -> None:
         self.kind = kind
@@ -59,7 +61,7 @@ class Lane:
         self._window = 2 * outbox.batch_size
         self._held: dict[tuple[UUID, int], Claimed] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._write_back = WriteBack(leases, self._settled)
+        self._write_back = WriteBack(leases, self._held, self._settled)
         self._has_fresh = False
         self._has_expired = False
         self._changed = asyncio.Event()
@@ -240,7 +242,7 @@ class Lane:
                 self._circuit.acquit(claimed.id)
             if claimed.ordering_key is not None:
                 self._has_fresh = True
-            await self._gate.leave()
+        await self._gate.leave(len(settlements))
         self._changed.set()
 
 
@@ -267,14 +269,15 @@ def _facts(claimed: Claimed) -> dict[str, str]:
 
 def _report(settlement: Settlement) -> None:
     metrics.relayed(settlement.claimed.row.kind, settlement.claimed.row.event_type, settlement.verdict.value)
-    facts = _facts(settlement.claimed)
     if settlement.verdict is Verdict.FAILED:
         logger.warning(
             "message failed, will be retried",
-            **facts,
+            **_facts(settlement.claimed),
             attempt=settlement.attempts,
             retry_in_seconds=round(settlement.retry_in_seconds, 1),
             reason=settlement.error,
         )
     elif settlement.verdict is Verdict.DEAD_LETTERED:
-        logger.error("message dead-lettered", **facts, attempt=settlement.attempts, reason=settlement.error)
+        logger.error(
+            "message dead-lettered", **_facts(settlement.claimed), attempt=settlement.attempts, reason=settlement.error
+        )

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from mailroom import metrics
 from mailroom.backoff import backoff_seconds
@@ -27,8 +29,8 @@ class Route:
     """Where the events of one kind go (contract R0)."""
 
     send: Send
-    slots: asyncio.Semaphore
-    """How many may be in flight at once; shared by routes that draw on the same resources."""
+    slots: AbstractAsyncContextManager[Any]
+    """Bounds how many are in flight at once; shared by routes that draw on the same resources."""
     is_handled_here: bool
     """Handlers run in this process, so a message may bring it down (contract R6)."""
 

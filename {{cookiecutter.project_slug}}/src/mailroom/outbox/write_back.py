@@ -1,7 +1,10 @@
-"""Writes verdicts back as they come, all that have come since the last write in one transaction (contract R2, R3)."""
+"""Writes verdicts back as they come, all that have come since the last write in one transaction (contract R2, R3).
+
+While more of what was claimed is being sent, they are gathered for a moment: a write costs as much as sending dozens.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 
 from mailroom.backoff import backoff_seconds
 from mailroom.log import get_logger
@@ -9,12 +12,18 @@ from mailroom.outbox.leases import Leases, Settlement
 
 logger = get_logger(__name__)
 
+GATHERING_SECONDS = 0.01
+
 
 class WriteBack:
     """Settlements go in by `add`; once written, they go to `settled`. It tries again until the database is back."""
 
-    def __init__(self, leases: Leases, settled: Callable[[Sequence[Settlement]], Awaitable[None]]) -> None:
+    def __init__(
+        self, leases: Leases, unsettled: Sized, settled: Callable[[Sequence[Settlement]], Awaitable[None]]
+    ) -> None:
+        """`unsettled` holds every row that was claimed and is not settled yet."""
         self._leases = leases
+        self._unsettled = unsettled
         self._settled = settled
         self._waiting: list[Settlement] = []
         self._has_more = asyncio.Event()
@@ -44,6 +53,8 @@ class WriteBack:
         failures = 0
         while True:
             await self._has_more.wait()
+            if len(self._unsettled) > len(self._waiting):
+                await asyncio.sleep(GATHERING_SECONDS)
             try:
                 await self._write()
                 failures = 0

@@ -1,15 +1,14 @@
 """One connection to the broker: opened when it is needed, and opened again after it broke (contract R4)."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
-import aio_pika
-from aio_pika.abc import AbstractConnection
 from aiormq import Channel
 from aiormq.exceptions import AMQPError, ProbableAuthenticationError
 from yarl import URL
 
 from mailroom.errors import TransportUnavailableError
+from mailroom.messaging.transports.rabbitmq.connection import FRAMES, Connection
 from mailroom.service import is_being_cancelled
 from mailroom.settings import RabbitMQSettings
 
@@ -28,7 +27,7 @@ class Link:
         """`name` is shown by the broker's management page."""
         self._settings = settings
         self._name = name
-        self._connection: AbstractConnection | None = None
+        self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self.problem: str | None = "not connected yet"
         """Why there is no connection; None while there is one."""
@@ -38,8 +37,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        connection = self._connection
-        return connection is not None and not connection.is_closed and connection.connected.is_set()
+        return self._connection is not None and self._connection.is_opened
 
     async def channel(self, *, confirms: bool = False) -> Channel:
         """A new channel. Raises TransportUnavailableError if the broker cannot be reached.
@@ -49,8 +47,10 @@ class Link:
         connection = await self._open()
         try:
             async with asyncio.timeout(self._settings.connect_timeout_seconds):
-                channel = await connection.channel(publisher_confirms=confirms)
-                return cast(Channel, await channel.get_underlay_channel())
+                channel = await connection.channel(
+                    publisher_confirms=confirms, frame_buffer_size=FRAMES, on_return_raises=False
+                )
+                return cast(Channel, channel)
         except (*LOST, TimeoutError) as error:
             await self.close()
             raise self._unavailable(error) from error
@@ -72,13 +72,16 @@ class Link:
         except (*LOST, TimeoutError):
             pass
 
-    async def _open(self) -> AbstractConnection:
+    async def _open(self) -> Connection:
         async with self._opening:
             if self._connection is not None and self.is_open:
                 return self._connection
             await self.close()
+            connection = Connection(self._url())
             try:
-                self._connection = await aio_pika.connect(self._url(), timeout=self._settings.connect_timeout_seconds)
+                async with asyncio.timeout(self._settings.connect_timeout_seconds):
+                    await connection.connect()
+                    await connection.ready()
             except ProbableAuthenticationError as error:
                 self.problem = f"{self._settings.safe_url} refuses the login: {describe(error)}"
                 raise LoginRefusedError(
@@ -86,17 +89,19 @@ class Link:
                 ) from error
             except (*LOST, TimeoutError, EOFError) as error:
                 raise self._unavailable(error) from error
-            self._connection.close_callbacks.add(self._note_loss)
+            connection.closing.add_done_callback(self._note_loss)
+            self._connection = connection
             self.problem = None
             self.lost.clear()
-            return self._connection
+            return connection
 
     def _url(self) -> URL:
         assert self._settings.url is not None
         url = URL(self._settings.url.get_secret_value())
         return url.update_query({"heartbeat": str(self._settings.heartbeat_seconds), "name": self._name, **url.query})
 
-    def _note_loss(self, _connection: object, error: BaseException | None) -> None:
+    def _note_loss(self, closing: "asyncio.Future[Any]") -> None:
+        error = None if closing.cancelled() else closing.exception()
         self.problem = f"{self._settings.safe_url} closed the connection: {describe(error)}"
         self.lost.set()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiormq import Channel, spec
 from aiormq.exceptions import AMQPChannelError, ChannelNotFoundEntity, DeliveryError
@@ -17,11 +18,10 @@ class Publisher:
     def __init__(self, link: Link, *, confirm_timeout_seconds: float, prepare: Callable[[], Awaitable[None]]) -> None:
         """`prepare` makes what is published to, before the first message of each connection."""
         self._link = link
-        self._timeout = confirm_timeout_seconds
         self._prepare = prepare
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
-        self._in_flight = 0
+        self._in_flight = _InFlight(confirm_timeout_seconds)
 
     async def open(self) -> None:
         """Raises TransportUnavailableError if the broker is not there, ConfigurationError if it holds other things."""
@@ -36,33 +36,28 @@ class Publisher:
         channel = self._channel
         if channel is None or channel.is_closed:
             channel = await self._open()
-        self._in_flight += 1
+        self._in_flight.enter()
         try:
             answer = await channel.basic_publish(
-                body,
-                exchange=exchange,
-                routing_key=routing_key,
-                properties=properties,
-                mandatory=True,
-                timeout=self._timeout,
-                wait=False,
+                body, exchange=exchange, routing_key=routing_key, properties=properties, mandatory=True, wait=False
             )
         except DeliveryError as error:
             raise PublishError("the broker refused the message (a negative confirm)") from error
-        except TimeoutError as error:
-            await self._link.close()
-            raise ConnectionLostError(
-                f"the broker did not confirm the message within {self._timeout:g} seconds "
-                "(rabbitmq.confirm_timeout_seconds)"
-            ) from error
         except LOST as error:
             raise self._loss(error) from error
         except asyncio.CancelledError as error:
+            is_overdue = self._in_flight.is_overdue()
             if is_being_cancelled():
                 raise
-            raise self._loss(error) from error
+            if not is_overdue:
+                raise self._loss(error) from error
+            await self._link.close()
+            raise ConnectionLostError(
+                f"the broker did not confirm the message within {self._in_flight.bound_seconds:g} seconds "
+                "(rabbitmq.confirm_timeout_seconds)"
+            ) from error
         finally:
-            self._in_flight -= 1
+            self._in_flight.leave()
         return isinstance(answer, spec.Basic.Ack)
 
     async def close(self) -> None:
@@ -80,6 +75,56 @@ class Publisher:
         """Only the channel went, and nothing else was on it: then it is this message's own doing."""
         if isinstance(error, ChannelNotFoundEntity):
             return TransportUnavailableError(f"what is published to is not there: {describe(error)}")
-        if isinstance(error, AMQPChannelError) and self._in_flight == 1:
+        if isinstance(error, AMQPChannelError) and len(self._in_flight) == 1:
             return PublishError(f"the broker closed the channel: {describe(error)}")
         return ConnectionLostError(f"the connection broke while the message was in flight: {describe(error)}")
+
+
+class _InFlight:
+    """`asyncio.timeout` for many tasks that share one bound, with a single timer: one for each costs too much."""
+
+    def __init__(self, bound_seconds: float) -> None:
+        self.bound_seconds = bound_seconds
+        self._since: dict[asyncio.Task[Any], float] = {}
+        self._overdue: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def enter(self) -> None:
+        """From now on this task is cancelled once the bound is over."""
+        loop = asyncio.get_running_loop()
+        self._since[_this_task()] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self.bound_seconds, self._look)
+
+    def leave(self) -> None:
+        del self._since[_this_task()]
+
+    def is_overdue(self) -> bool:
+        """Whether this task was cancelled for that. The cancellation is taken back; somebody else's stays."""
+        task = _this_task()
+        if task not in self._overdue:
+            return False
+        self._overdue.remove(task)
+        task.uncancel()
+        return True
+
+    def _look(self) -> None:
+        """The tasks stand in the order in which they came, so the first that has time left is the next to look at."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for task, since in self._since.items():
+            if since + self.bound_seconds > loop.time():
+                self._timer = loop.call_at(since + self.bound_seconds, self._look)
+                return
+            if task not in self._overdue:
+                self._overdue.add(task)
+                task.cancel()
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
