@@ -9,10 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     Connection,
     Float,
+    Insert,
     Interval,
     Select,
+    Table,
     bindparam,
     cast,
     func,
@@ -23,6 +26,7 @@ from sqlalchemy import (
     true,
     type_coerce,
 )
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -61,6 +65,9 @@ class PostgresClaims(Claims):
             .lateral("head")
         )
         return rows.outerjoin(head, true()).where(or_(row.ordering_key.is_(None), row.id == head.c.id))
+
+    def insert_unless_there(self, table: Table, unique: Column[Any]) -> Insert:
+        return insert(table).on_conflict_do_nothing(index_elements=[unique])
 
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """As a CTE, which is evaluated once; a subquery could be asked more often, and lock more than its limit."""
