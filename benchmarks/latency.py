@@ -15,8 +15,9 @@ import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from multiprocessing.connection import Connection
+from typing import Any
 from uuid import UUID
 
 from full_tables import Settings, fresh
@@ -32,6 +33,7 @@ P50_MS, P99_MS = 10, 50
 
 Entered = Callable[[UUID], Awaitable[float]]
 """Waits for an event's handler, and says when it was entered."""
+Run = Callable[[Settings], AbstractAsyncContextManager[tuple[Mailroom, Entered]]]
 
 
 def service(given: Settings, entered: Callable[[UUID, float], None]) -> Service:
@@ -64,14 +66,18 @@ async def elsewhere(given: Settings) -> AsyncIterator[tuple[Mailroom, Entered]]:
     theirs.close()
 
     def read() -> None:
-        what = ours.recv()
-        is_up.set() if what is None else entries.put_nowait(what)
+        entry = ours.recv()
+        if entry is None:
+            is_up.set()
+        else:
+            entries.put_nowait(entry)
 
     loop = asyncio.get_running_loop()
     loop.add_reader(ours.fileno(), read)
     try:
-        await asyncio.wait_for(is_up.wait(), PATIENCE_SECONDS)
-        mailroom = service(given, lambda *_: None)  # composed to commit, and not run
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await is_up.wait()
+        mailroom = Service(given)  # composed to commit, and not run
         yield mailroom, lambda message_id: _the_one(entries, message_id)
         await mailroom.close()
     finally:
@@ -80,13 +86,13 @@ async def elsewhere(given: Settings) -> AsyncIterator[tuple[Mailroom, Entered]]:
         await asyncio.to_thread(process.join)
 
 
-def _serve(given: dict, pipe: Connection) -> None:
+def _serve(given: dict[str, Any], pipe: Connection) -> None:
+    """The other process: runs until the pipe is closed."""
+
     async def run() -> None:
-        is_over = asyncio.Event()
         async with service(Settings(**given), lambda *entry: pipe.send(entry)).running():
-            asyncio.get_running_loop().add_reader(pipe.fileno(), is_over.set)
             pipe.send(None)
-            await is_over.wait()
+            await asyncio.to_thread(pipe.poll, None)
 
     asyncio.run(run())
 
@@ -99,7 +105,7 @@ async def _the_one(entries: "asyncio.Queue[tuple[UUID, float]]", message_id: UUI
 
 
 async def measure(mailroom: Mailroom, entered: Entered, samples: int) -> list[float]:
-    """Milliseconds from the end of each commit to the handler; below 0 if that was quicker than the commit's return."""
+    """Milliseconds from the end of each commit to the handler; below 0 if it came first."""
     times = []
     for number in range(WARM_UP + samples):
         event = Happened(number=number)
@@ -111,7 +117,7 @@ async def measure(mailroom: Mailroom, entered: Entered, samples: int) -> list[fl
     return times[WARM_UP:]
 
 
-async def over_rabbitmq(url: str, broker: str, samples: int, *, run=here) -> list[float]:
+async def over_rabbitmq(url: str, broker: str, samples: int, run: Run) -> list[float]:
     async with names(broker) as prefix, run(settings(url, broker, prefix)) as (mailroom, entered):
         return await measure(mailroom, entered, samples)
 
@@ -138,13 +144,9 @@ def main() -> None:
     arguments = parser.parse_args()
     broker, samples = arguments.broker, arguments.samples
     ways = [
-        ("on postgres and rabbitmq", "postgres", lambda url: over_rabbitmq(url, broker, samples)),
+        ("on postgres and rabbitmq", "postgres", lambda url: over_rabbitmq(url, broker, samples, here)),
         ("on sqlite in one process", "sqlite", lambda url: in_process(url, samples)),
-        (
-            "on postgres and rabbitmq, from another process",
-            "postgres",
-            lambda url: over_rabbitmq(url, broker, samples, run=elsewhere),
-        ),
+        ("from another process", "postgres", lambda url: over_rabbitmq(url, broker, samples, elsewhere)),
     ]
     figures = []
     for name, kind, way in ways:

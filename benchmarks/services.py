@@ -1,4 +1,4 @@
-"""Services over RabbitMQ for the benchmarks: composed as a user's, with a queue of their own that is removed afterwards."""
+"""Services over RabbitMQ for the benchmarks: composed as a user would, their queues removed afterwards."""
 
 import asyncio
 import json
