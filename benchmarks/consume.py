@@ -13,6 +13,7 @@ queue and one database; timed is from the first message that is begun to the las
 import argparse
 import asyncio
 import json
+import logging
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -151,11 +152,12 @@ async def check(database: Database, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=3_000, help="in each round (3,000)")
+    parser.add_argument("--messages", type=int, default=2_000, help="in each round (2,000)")
     parser.add_argument("--rounds", type=int, default=5, help="of each consumer (5)")
     parser.add_argument("--broker", default=BROKER, help=f"the RabbitMQ to consume from ({BROKER})")
     parser.add_argument("--database", choices=KINDS, action="append", help="only this one (postgres)")
     arguments = parser.parse_args()
+    logging.getLogger("mailroom").setLevel(logging.ERROR)  # it warns of an inbox that is off, at each start
     figures = []
     for kind in arguments.database or ["postgres"]:
         print(f"{kind}: {arguments.messages:,} messages …", flush=True)

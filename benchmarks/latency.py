@@ -129,7 +129,7 @@ async def in_process(url: str, samples: int) -> list[float]:
 
 
 def figures_of(name: str, times: list[float]) -> list[str]:
-    median, late = statistics.median(times), statistics.quantiles(times, n=100)[98]
+    median, late = statistics.median(times), statistics.quantiles(times, n=100, method="inclusive")[98]
     print(f"    p50 {median:.1f} ms, p99 {late:.1f} ms, longest {max(times):.1f} ms", flush=True)
     return [
         f"latency {name}, p50 / {P50_MS} ms: {median / P50_MS:.2f}",
