@@ -27,7 +27,7 @@ LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/test
 comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
-.PHONY: help demo test test-lint test-framework test-template test-long bench-claim bench-cleanup lint format docs docs-links docs-settings clean
+.PHONY: help demo test test-lint test-framework test-template test-long bench-claim bench-cleanup bench-latency bench-consume lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -87,6 +87,12 @@ bench-claim: .venv/dev.done ## measure what a claim costs in a full table
 
 bench-cleanup: .venv/dev.done ## measure what commits and claims notice of a purge
 	@$(BIN)/python benchmarks/cleanup.py
+
+bench-latency: .venv/dev.done ## measure how long it takes from a commit to the handler
+	@$(BIN)/python benchmarks/latency.py
+
+bench-consume: .venv/dev.done ## measure how fast messages are consumed, against a bare client
+	@$(BIN)/python benchmarks/consume.py
 
 lint: test-lint ## check style and types
 

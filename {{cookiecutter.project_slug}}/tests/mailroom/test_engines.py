@@ -10,15 +10,16 @@ from typing import Any
 
 import databases
 import pytest
-from databases import on_postgres, on_servers
+from databases import WAITING, on_postgres, on_servers
 from sqlalchemy import make_url, text, update
 from sqlalchemy.exc import DBAPIError
-from support import Account, Compose, Deposited, effect, effects, rows
+from support import Account, Compose, Deposited, effect, effects, query, rows, until
 
 from mailroom import Context, Handlers, Mailroom, Settings
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
+from mailroom.serialization import encode
 from mailroom.testing import Harness
 
 # Outside of a transaction, as SQL Server wants it.
@@ -163,6 +164,48 @@ async def test_events_are_stored_and_relayed_at_every_isolation_level(compose: C
             assert await session.run_sync(lambda plain: plain.connection().get_isolation_level()) == level
     await mailroom.drain()
     assert await effects(mailroom) == ["0", "1", "2"]
+
+
+@pytest.mark.locks
+@on_servers
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def test_two_deliveries_side_by_side_are_one_at_every_isolation_level(compose: Compose, level: str) -> None:
+    """The second one waits for the first, before its handlers run."""
+    handlers, started = Handlers(), []
+
+    async def another_session_waits() -> bool:
+        return await query(mailroom.database.engine, WAITING[mailroom.database.kind]) == [(1,)]
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        started.append(event)
+        await until(another_session_waits)
+        effect(context, "once")
+
+    mailroom = await compose(handlers, inbox_on=True, database={"isolation_level": level})
+    sent = encode(Deposited(amount=1))
+    outcomes = await asyncio.gather(*(mailroom.consumer.consume(sent, 1) for _ in range(2)))
+    assert (sorted(outcomes), len(started)) == (["duplicate", "handled"], 1)
+    assert await effects(mailroom) == ["once"]
+    assert await mailroom.consumer.consume(sent, 1) == "duplicate"
+
+
+@pytest.mark.locks
+@on_postgres
+async def test_messages_side_by_side_do_not_fail_for_each_other_where_transactions_are_serializable(
+    compose: Compose,
+) -> None:
+    """Whoever looks for a row that is not there, and then adds it, keeps all others from adding theirs beside it."""
+    handlers, all_are_in = Handlers(), asyncio.Barrier(8)
+
+    @handlers.on(Deposited)
+    async def note(event: Deposited, context: Context[Any]) -> None:
+        await all_are_in.wait()
+
+    mailroom = await compose(handlers, inbox_on=True, database={"isolation_level": "SERIALIZABLE"})
+    sent = [encode(Deposited(amount=amount)) for amount in range(8)]
+    outcomes = await asyncio.gather(*(mailroom.consumer.consume(one, 1) for one in sent))
+    assert outcomes == ["handled"] * 8
 
 
 @pytest.mark.locks

@@ -5,13 +5,17 @@ try_begin ─► handlers ─► complete        the row, every handler's change
                 └─► abandon              nothing of it stays, and the message may come again
 """
 
-from typing import Protocol
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol, cast
 from uuid import UUID
 
-from sqlalchemy import event, inspect, select
+from sqlalchemy import CursorResult, Insert, Table, event, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
+from mailroom.persistence.aggregates import MailroomSession
+from mailroom.persistence.claims import Claims
 from mailroom.persistence.database import Database
 from mailroom.persistence.tables import InboxMessage
 
@@ -78,14 +82,22 @@ class SqlInboxStore(InboxStore):
     async def try_begin(self, session: AsyncSession, message_id: UUID, event_type: str) -> bool:
         """Checks, then stages the row.
 
-        Where a second insert of the id would wait for the first one, the row is flushed at once: the loser then
+        Where a second insert of the id would wait for the first one, the row is inserted at once: the loser then
         waits before its handlers run. SQLite would lock out every other writer for as long as the handlers take;
         there the row goes in with their first statement.
         """
+        claims = self._database.claims
+        statement = _insert_unless_there(claims)
+        if statement is not None:
+            result = await session.execute(statement, {"message_id": message_id, "event_type": event_type})
+            is_new = cast(CursorResult[Any], result).rowcount == 1
+            if is_new:
+                session.info[_STAGED] = _Staged()
+            return is_new
         if await self.already_processed(message_id):
             return False
         self._stage(session, message_id, event_type)
-        if self._database.claims.waits_on_unique_insert:
+        if claims.waits_on_unique_insert:
             await session.flush()
         return True
 
@@ -103,25 +115,36 @@ class SqlInboxStore(InboxStore):
     def _stage(self, session: AsyncSession, message_id: UUID, event_type: str) -> None:
         row = self._row(message_id, event_type)
         session.add(row)
-        session.info[_STAGED] = _Staged(session.sync_session, row)
+        session.info[_STAGED] = _Staged(row)
 
     def _row(self, message_id: UUID, event_type: str) -> InboxMessage:
         return InboxMessage(message_id=message_id, event_type=event_type, processed_on=self._database.claims.now())
 
 
+@dataclass(slots=True)
 class _Staged:
     """Whether the transaction that holds the staged row was committed, by whoever."""
 
-    def __init__(self, session: Session, row: InboxMessage) -> None:
-        self.is_committed = False
-        self._row = row
-        event.listen(session, "after_commit", self._note)
+    row: InboxMessage | None = None
+    """None once it is in the database."""
+    is_committed: bool = False
 
     @property
     def is_dropped(self) -> bool:
         """A handler emptied the session, with `expunge_all`, before the row was flushed."""
-        return bool(inspect(self._row).transient)
+        return self.row is not None and bool(inspect(self.row).transient)
 
-    def _note(self, session: Session) -> None:
-        if session.get_nested_transaction() is None:
-            self.is_committed = not self.is_dropped
+
+@event.listens_for(MailroomSession, "after_commit")
+def _note_the_commit(session: Session) -> None:
+    staged: _Staged | None = session.info.get(_STAGED)
+    if staged is not None and session.get_nested_transaction() is None:
+        staged.is_committed = not staged.is_dropped
+
+
+@lru_cache
+def _insert_unless_there(claims: Claims) -> Insert | None:
+    """Built once; it takes the id and the event's type."""
+    table = cast(Table, InboxMessage.__table__)
+    statement = claims.insert_unless_there(table, table.c.message_id)
+    return None if statement is None else statement.values(processed_on=claims.now())

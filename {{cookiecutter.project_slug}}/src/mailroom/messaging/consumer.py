@@ -5,11 +5,12 @@ One message, one session, one commit: the inbox row, the changes of every handle
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import event as session_event
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -22,8 +23,11 @@ from mailroom.inbox.store import InboxStore
 from mailroom.log import get_logger, logged_with
 from mailroom.messaging.handlers import Context, Handler, Handlers
 from mailroom.outbox.gate import Gate
+from mailroom.persistence.aggregates import MailroomSession
 
 logger = get_logger(__name__)
+
+_WATCH = "mailroom.rollback_watch"
 
 
 class Outcome(StrEnum):
@@ -103,7 +107,7 @@ class Consumer:
         return Outcome.HANDLED if handlers else Outcome.UNHANDLED
 
     async def _handle(self, event: Event, handlers: Sequence[Handler], context: Context[Any]) -> None:
-        rolled_back = _RollbackWatch(context.session.sync_session)
+        rolled_back = context.session.info[_WATCH] = _RollbackWatch()
         for handler in handlers:
             limit = handler.timeout_seconds or self._timeout_seconds
             try:
@@ -145,22 +149,27 @@ class Consumer:
         )
 
 
+@dataclass(slots=True)
 class _RollbackWatch:
     """True once the session's whole transaction ended without a commit: rolled back, or closed with the session."""
 
-    def __init__(self, session: Session) -> None:
-        self._happened = False
-        self._is_committed = False
-        sqlalchemy_event.listen(session, "after_commit", self._note_commit)
-        sqlalchemy_event.listen(session, "after_transaction_end", self._note_end)
-
-    def _note_commit(self, session: Session) -> None:
-        self._is_committed |= session.get_nested_transaction() is None
-
-    def _note_end(self, session: Session, transaction: SessionTransaction) -> None:
-        if transaction.parent is None:
-            self._happened |= not self._is_committed
-            self._is_committed = False
+    has_happened: bool = False
+    is_committed: bool = False
 
     def __bool__(self) -> bool:
-        return self._happened
+        return self.has_happened
+
+
+@session_event.listens_for(MailroomSession, "after_commit")
+def _note_the_commit(session: Session) -> None:
+    watch: _RollbackWatch | None = session.info.get(_WATCH)
+    if watch is not None:
+        watch.is_committed |= session.get_nested_transaction() is None
+
+
+@session_event.listens_for(MailroomSession, "after_transaction_end")
+def _note_the_end(session: Session, transaction: SessionTransaction) -> None:
+    watch: _RollbackWatch | None = session.info.get(_WATCH)
+    if watch is not None and transaction.parent is None:
+        watch.has_happened |= not watch.is_committed
+        watch.is_committed = False

@@ -14,7 +14,22 @@ from typing import Any, ClassVar
 from uuid import UUID
 from zlib import crc32
 
-from sqlalchemy import Connection, Executable, Select, Update, and_, bindparam, case, exists, or_, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Executable,
+    Insert,
+    Select,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    case,
+    exists,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -57,6 +72,13 @@ class Claims(ABC):
         is_of_its_key = earlier.ordering_key == row.ordering_key
         waits = exists().where(*pending(earlier, row.kind), is_of_its_key, earlier.id < row.id)
         return rows.where(or_(row.ordering_key.is_(None), ~waits))
+
+    def insert_unless_there(self, table: Table, unique: Column[Any]) -> Insert | None:
+        """Adds a row unless its value is there, once whoever is adding the same value has committed or given up (I2).
+
+        None if that takes a question before, and an error for the second of two.
+        """
+        return None
 
     @abstractmethod
     def lock_keys(self, connection: Connection, keys: Sequence[str]) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
+    Column,
     Connection,
     Float,
+    Insert,
     Interval,
     Select,
+    Table,
     any_,
     bindparam,
     cast,
@@ -25,6 +28,7 @@ from sqlalchemy import (
     true,
     type_coerce,
 )
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -67,6 +71,9 @@ class PostgresClaims(Claims):
     def among(self, column: Any, name: str) -> ColumnElement[bool]:
         """As one array: a list of parameters would be another statement for each length, to be prepared anew."""
         return column == any_(bindparam(name, type_=ARRAY(column.type)))  # type: ignore[no-any-return]
+
+    def insert_unless_there(self, table: Table, unique: Column[Any]) -> Insert:
+        return insert(table).on_conflict_do_nothing(index_elements=[unique])
 
     def free(self, rows: Select[Any], table: Any) -> Select[Any]:
         """As a CTE, which is evaluated once; a subquery could be asked more often, and lock more than its limit."""
