@@ -20,6 +20,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "{{cookiecutter.project_slug}}"
 import databases  # noqa: E402
 from crew import Crew, Hire  # noqa: E402
 from evidence import Evidence  # noqa: E402
+from own_rabbitmq import OwnRabbitMQ, program  # noqa: E402
 
 from mailroom.testing.plugin import fresh_database  # noqa: E402
 
@@ -31,18 +32,30 @@ KILLS = 104
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mailroom")
     group.addoption("--kills", type=int, help=f"how many kills the crash test makes, {KILLS} at least")
+    group.addoption("--chaos-events", type=int, help="how many events the chaos test commits")
+    group.addoption("--chaos-kills", type=int, help="how many processes the chaos test kills")
     group.addoption("--seed", type=int, help="where the long tests' randomness starts")
 
 
 def _option(config: pytest.Config, name: str, default: int) -> int:
     given = config.getoption(f"--{name}", None)
-    return int(given if given is not None else os.environ.get(f"MAILROOM_{name.upper()}") or default)
+    return int(given if given is not None else os.environ.get(f"MAILROOM_{name.upper().replace('-', '_')}") or default)
 
 
 @pytest.fixture(scope="session")
 def kills(pytestconfig: pytest.Config) -> int:
     """How often the crash test kills, over all postures."""
     return max(KILLS, _option(pytestconfig, "kills", KILLS))
+
+
+@pytest.fixture(scope="session")
+def chaos_events(pytestconfig: pytest.Config) -> int:
+    return _option(pytestconfig, "chaos-events", 2_000)
+
+
+@pytest.fixture(scope="session")
+def chaos_kills(pytestconfig: pytest.Config) -> int:
+    return _option(pytestconfig, "chaos-kills", 30)
 
 
 @pytest.fixture
@@ -78,6 +91,18 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
             return Evidence.of_new_database(stack.enter_context(fresh_database(request.param, folder)), folder)
 
         yield new_database
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[OwnRabbitMQ]:
+    """A broker that a test may stop, kill and restart."""
+    found = program()
+    if found is None:
+        if databases.is_required("rabbitmq"):
+            pytest.fail("no rabbitmq-server is here: install it")
+        pytest.skip("no rabbitmq-server is here")
+    with OwnRabbitMQ(found) as node:
+        yield node
 
 
 @pytest.fixture
