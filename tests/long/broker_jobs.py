@@ -5,6 +5,7 @@ makes it write the stacks of its tasks to standard error.
 """
 
 import asyncio
+import logging
 import random
 import signal
 import sys
@@ -17,7 +18,9 @@ from sqlalchemy import text
 from worker import report
 
 from mailroom import Handlers, Mailroom
+from mailroom.log import configure_logging
 from mailroom.persistence.tables import PENDING
+from mailroom.settings import LoggingSettings
 
 AHEAD = 60
 """How many events may be pending before producers wait, so that everybody is at work until the end."""
@@ -25,6 +28,8 @@ REGRETS = 0.05
 """Which share of the orders is taken back."""
 KEYED = "keyed"
 """With this an article's name begins if its orders are published in order."""
+RECEIPT_EVERY = 4
+"""Which reservations raise an event in turn: those of orders whose number this divides."""
 QUICK = {
     "retry_limit": 3,
     "retry_min_interval_seconds": 0.05,
@@ -55,7 +60,8 @@ async def sell_over_a_broker(job: Job) -> None:
                     raise ChangedMyMindError
         except ChangedMyMindError:
             continue
-        await _not_too_far_ahead(mailroom)
+        if shelf.sold % 5 == 0:
+            await _not_too_far_ahead(mailroom)
     await told.wait()
     await mailroom.close()
 
@@ -72,8 +78,8 @@ async def publish_to_the_broker(job: Job) -> None:
 
 
 async def consume_from_the_broker(job: Job) -> None:
-    """Reserves what was ordered, and handles the event which that raises in turn."""
-    await _serve(job, reserving())
+    """Reserves what was ordered, and handles the events which that raises in turn."""
+    await _serve(job, reserving(receipt_every=RECEIPT_EVERY))
 
 
 async def _serve(job: Job, *handlers: Handlers) -> None:
@@ -93,6 +99,8 @@ async def _not_too_far_ahead(mailroom: Mailroom) -> None:
 
 
 def _composed(job: Job, *handlers: Handlers) -> Mailroom:
+    configure_logging(LoggingSettings(level="WARNING"))
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it tells of each cut, with a stack
     sections: dict[str, Any] = {
         "message_bus": {"provider": "rabbitmq", "endpoint_prefix": job["service"], **QUICK},
         "rabbitmq": {"url": job["broker"]},

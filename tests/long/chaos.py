@@ -1,19 +1,17 @@
-"""What happens to two producers, two relays, two consumers and their broker while they work, by a plan.
+"""Two producers, two relays and two consumers at work, and what happens to them and to their broker meanwhile.
 
-The plan follows the work, not the clock: each act is due once so many events are handled, so that a slow machine is
-not crowded and a quick one is not spared.
+The plan follows the work, not the clock: each act is due once so much is done, so that a slow machine is not crowded
+and a quick one is not spared.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import cycle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
 
-import broker_deaths
-from broker_deaths import Arm
+from broker_deaths import CONSUMER, PRODUCER, RELAY, TAKE_OVER, Arm
+from chaos_plan import Act, Progress
 from crew import Worker
 from evidence import Evidence
 from own_proxy import OwnProxy
@@ -25,68 +23,30 @@ from mailroom.persistence.tables import PENDING
 
 SHOP, WAREHOUSE = "shop", "warehouse"
 QUEUES = [f"{WAREHOUSE}.{name}" for name in ("events", "dead-letters", "redelivery.0.5s")]
-TURNS = ("relay", "consumer", "producer", "relay", "consumer")
-"""Whose turn it is to be killed."""
-STALLED_SECONDS = 30
-"""Nothing at all has happened for so long: that is no slow machine any more."""
-END_SECONDS = 30
-LOOK_SECONDS = 0.1
-TELL_SECONDS = 1
+NAMED = {"producer": PRODUCER, "relay": RELAY, "consumer": CONSUMER}
+STALLED_SECONDS = 90
+"""Nothing at all has changed for so long: no machine is that slow."""
+END_SECONDS = 60
+LOOK_SECONDS = 0.3
+TELL_SECONDS = 15
 
 
-class Progress(NamedTuple):
-    sold: int
-    to_publish: int
-    handled: int
-    to_handle_here: int
-    """What the warehouse's handlers have raised in turn."""
+def deaths(points: dict[str, Arm], chance: Random) -> Iterator[Death]:
+    """Round by round each named point, and a third as many random moments.
 
-    @property
-    def published(self) -> int:
-        return self.sold - self.to_publish
-
-
-class Act(NamedTuple):
-    due: float
-    """Once so many events are sold, published or handled: whatever is the work of the role."""
-    what: str
-    role: str = "consumer"
-
-    def is_due(self, progress: Progress) -> bool:
-        done = {"producer": progress.sold, "relay": progress.published, "consumer": progress.handled}
-        return done[self.role] >= self.due
-
-
-def plan(events: int, kills: int, chance: Random) -> list[Act]:
-    """Acts spread over the events, a kill of each named point among the first of its role."""
-    cuts, restarts = max(6, kills // 5), 3 + kills // 100
-    acts = [Act(events * (n + 1) / (kills + 1), "kill", role) for n, role in zip(range(kills), cycle(TURNS))]
-    for n in range(cuts):
-        acts.append(Act(events * (n + chance.random()) / (cuts + 1), ("cut", "swallow and cut")[n % 2]))
-    for n in range(restarts):
-        acts.append(Act(events * (n + 0.5) / restarts, ("restart", "crash")[n % 2]))
-    import os
-    only = os.environ.get("ONLY")
-    if only is not None:
-        acts = [a for a in acts if a.what in only.split(",")]
-    return sorted(acts)
-
-
-def deaths(points: list[str], chance: Random) -> Iterator[Death]:
-    """Round by round each named point and a third as many random moments. The first is the one that may take longest:
-    a relay takes over only what another one has left."""
-    first = [point for point in points if point == broker_deaths.TAKE_OVER]
+    The take-over comes first: it needs another relay that died before.
+    """
+    first = [point for point in points if point == TAKE_OVER]
+    others: list[Death] = [point for point in points if point != TAKE_OVER]
+    others += [None] * (len(points) // 3 or 1)
     while True:
-        a_round: list[Death] = [*points, *[None] * (len(points) // 3 or 1)]
-        chance.shuffle(a_round)
-        for point in first:
-            a_round.remove(point)
-        yield from [*first, *a_round]
+        chance.shuffle(others)
+        yield from [*first, *others]
 
 
 @dataclass
 class Chaos:
-    """Two of each role, at work from `start` to `end`."""
+    """From `start` over `rage` to `calm_down`; in any case `abandon`."""
 
     shop: Evidence
     warehouse: Evidence
@@ -95,59 +55,65 @@ class Chaos:
     tap: Tap
     events: int
     chance: Random
+    places: list[Place] = field(default_factory=list)
 
     def start(self, workers: list[Worker], skus: list[str]) -> None:
         consuming = {"broker": self.proxy.url, "service": WAREHOUSE}
-        workers[0].run("set_up_the_broker", self.warehouse, **consuming)
-        self.tap.open()
         relaying = {"broker": self.proxy.url, "service": SHOP}
         selling = relaying | {"skus": skus, "count": self.events // len(skus)}
+        workers[0].run("set_up_the_broker", self.warehouse, **consuming)
+        self.tap.open()
         roles = [
-            Role("consumer", "consume_from_the_broker", self.warehouse, consuming, self._deaths(broker_deaths.CONSUMER)),
-            Role("relay", "publish_to_the_broker", self.shop, relaying, self._deaths(broker_deaths.RELAY)),
-            Role("producer", "sell_over_a_broker", self.shop, selling, self._deaths(broker_deaths.PRODUCER)),
+            Role("consumer", "consume_from_the_broker", self.warehouse, consuming, self._deaths("consumer")),
+            Role("relay", "publish_to_the_broker", self.shop, relaying, self._deaths("relay")),
+            Role("producer", "sell_over_a_broker", self.shop, selling, self._deaths("producer")),
         ]
-        self.places = [
-            Place(role, worker, Random(self.chance.random()))
-            for role, worker in zip([*roles, *roles], workers, strict=True)
-        ]
-
-    def _deaths(self, points: dict[str, Arm]) -> Iterator[Death]:
-        return deaths(list(points), Random(self.chance.random()))
+        for role, worker in zip([*roles, *roles], workers, strict=True):
+            self.places.append(Place(role, worker, Random(self.chance.random())))
 
     def rage(self, acts: list[Act]) -> None:
         """Until all is done that was planned."""
-        for progress in self._looks(lambda: f"{len(acts)} acts are left, the next is {acts[0]}"):
-            acts[:] = [act for act in acts if not act.is_due(progress) or not self._do(act)]
-            if not acts:
+        left = list(acts)
+        for progress in self._looks():
+            left = [act for act in left if not act.is_due(progress) or not self._do(act)]
+            if not left:
                 break
         for place in self.places:
             place.finish_off()
 
     def calm_down(self) -> None:
         """Waits until everything is handled and nothing is pending anywhere; then everybody is asked to end."""
-        for progress in self._looks(lambda: f"in the queues: {self.queues}"):
-            if progress == Progress(self.events, 0, self.events, 0) and not any(self.queues.values()):
+        everything = Progress(sold=self.events, to_publish=0, handled=self.events, to_handle_here=0)
+        for progress in self._looks():
+            if progress == everything and not any(self.queues.values()):
                 break
         for place in self.places:
             place.ask_to_end()
         for place in self.places:
             place.wait(END_SECONDS)
 
+    def abandon(self) -> None:
+        for place in self.places:
+            place.abandon()
+
     @property
     def died(self) -> dict[str, Counter[str]]:
         """How often each role was killed where."""
-        died: dict[str, Counter[str]] = {}
+        died: dict[str, Counter[str]] = {name: Counter() for name in NAMED}
         for place in self.places:
-            died.setdefault(place.role.name, Counter()).update(place.died)
+            died[place.role.name] += place.died
         return died
 
     @property
     def queues(self) -> dict[str, int]:
+        """How many messages wait in each; those that a consumer holds do not count."""
         return {name: self.tap.count(name) for name in QUEUES}
 
+    def _deaths(self, role: str) -> Iterator[Death]:
+        return deaths(NAMED[role], Random(self.chance.random()))
+
     def _do(self, act: Act) -> bool:
-        """Whether it could be done."""
+        """Whether it could be done; if not, it is tried again."""
         match act.what:
             case "kill":
                 return self._kill(act.role)
@@ -166,11 +132,11 @@ class Chaos:
         return True
 
     def _kill(self, role: str) -> bool:
+        """In turns: each death that a role has before it comes to pass."""
         places = [place for place in self.places if place.role.name == role]
-        self.chance.shuffle(places)
-        return any(place.kill() for place in places)
+        return any(place.kill() for place in sorted(places, key=lambda place: place.died.total()))
 
-    def _looks(self, missing: Callable[[], str]) -> Iterator[Progress]:
+    def _looks(self) -> Iterator[Progress]:
         """How far everybody is, again and again, with a line now and then. Fails once nothing changes any more."""
         last, changed, told = None, time.monotonic(), time.monotonic()
         while True:
@@ -182,21 +148,21 @@ class Chaos:
                 last, changed = progress, now
             if now - told > TELL_SECONDS:
                 told = now
-                print(f"{time.strftime('%X')} {progress} of {self.events}; killed {self._kills} times", flush=True)
+                print(f"{time.strftime('%X')} {self._told(progress)}", flush=True)
             if now - changed > STALLED_SECONDS:
                 for place in self.places:
                     place.show_stacks()
-                time.sleep(1)
-                raise AssertionError(f"nothing happens any more: {progress} of {self.events}; {missing()}; {self.died}")
+                waiting = self.queues if self.node.is_running else "no broker"
+                raise AssertionError(f"nothing happens any more: {self._told(progress)}, waiting {waiting}")
             yield progress
             time.sleep(LOOK_SECONDS)
 
-    @property
-    def _kills(self) -> int:
-        return sum(counter.total() for counter in self.died.values())
+    def _told(self, progress: Progress) -> str:
+        kills = ", ".join(f"{role}s {died.total()}" for role, died in self.died.items())
+        return f"{progress} of {self.events}; killed: {kills}"
 
     def _progress(self) -> Progress:
-        pending = "SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM outbox_messages WHERE {pending})"
-        (shop,) = self.shop.ask(pending.format(table="orders", pending=PENDING))
-        (warehouse,) = self.warehouse.ask(pending.format(table="reservations", pending=PENDING))
+        pending = f"(SELECT count(*) FROM outbox_messages WHERE {PENDING})"
+        (shop,) = self.shop.ask(f"SELECT (SELECT count(*) FROM orders), {pending}")
+        (warehouse,) = self.warehouse.ask(f"SELECT (SELECT count(*) FROM reservations), {pending}")
         return Progress(*shop, *warehouse)

@@ -1,7 +1,8 @@
 """The framework's long tests: real processes on one database, killed and crowded. Run from the template's root.
 
-`--kills N` kills that often in the crash test, `--seed N` repeats a run whose seed was printed. Both can be given
-as MAILROOM_KILLS and MAILROOM_SEED, where pytest does not know these options yet.
+`--kills N` kills that often in the crash test; `--chaos-kills N` in the chaos test, while `--chaos-events N` travel;
+`--seed N` repeats a run whose seed was printed. They can be given as MAILROOM_KILLS, MAILROOM_CHAOS_KILLS and so on,
+where pytest does not know these options yet.
 """
 
 import os
@@ -27,13 +28,15 @@ from mailroom.testing.plugin import fresh_database  # noqa: E402
 TRIED = [kind for kind in databases.KINDS if kind != "sqlserver"]  # whose evidence speaks other SQL
 KILLS = 104
 """Unless more are asked for: each named point three times or more in each posture, and some random moments."""
+CHAOS_KILLS = 30
+"""Unless more are asked for: each named point at least once."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mailroom")
     group.addoption("--kills", type=int, help=f"how many kills the crash test makes, {KILLS} at least")
     group.addoption("--chaos-events", type=int, help="how many events the chaos test commits")
-    group.addoption("--chaos-kills", type=int, help="how many processes the chaos test kills")
+    group.addoption("--chaos-kills", type=int, help=f"how many processes it kills, {CHAOS_KILLS} at least")
     group.addoption("--seed", type=int, help="where the long tests' randomness starts")
 
 
@@ -50,12 +53,14 @@ def kills(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def chaos_events(pytestconfig: pytest.Config) -> int:
+    """How many events the chaos test commits."""
     return _option(pytestconfig, "chaos-events", 2_000)
 
 
 @pytest.fixture(scope="session")
 def chaos_kills(pytestconfig: pytest.Config) -> int:
-    return _option(pytestconfig, "chaos-kills", 30)
+    """How many processes the chaos test kills."""
+    return max(CHAOS_KILLS, _option(pytestconfig, "chaos-kills", CHAOS_KILLS))
 
 
 @pytest.fixture

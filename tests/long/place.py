@@ -41,7 +41,8 @@ class Place:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_up = self._is_doomed = self._is_over = False
+        self._is_up = self._is_doomed = False
+        self._end: signal.Signals | None = None
         self._point: Death = None
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
@@ -63,10 +64,12 @@ class Place:
                 self._signal(signal.SIGKILL)
 
     def ask_to_end(self) -> None:
-        with self._lock:
-            self._is_over = True
-            if self._is_up:
-                self._signal(signal.SIGTERM)
+        self._end_with(signal.SIGTERM)
+
+    def abandon(self) -> None:
+        """Whatever became of it, nobody works here any more."""
+        self._end_with(signal.SIGKILL)
+        self._thread.join()
 
     def show_stacks(self) -> None:
         with self._lock:
@@ -80,13 +83,19 @@ class Place:
             raise self.failure
         assert not self._thread.is_alive(), f"a {self.role.name} has not ended {seconds:g} seconds after SIGTERM"
 
+    def _end_with(self, number: signal.Signals) -> None:
+        with self._lock:
+            self._end = number
+            if self._is_up:
+                self._signal(number)
+
     def _signal(self, number: signal.Signals) -> None:
         with suppress(AssertionError, ProcessLookupError):  # one that was told to die may just have done so
             self.worker.signal(number)
 
     def _live(self) -> None:
         try:
-            while not self._is_over:
+            while self._end is None:
                 self._work_until_killed()
         except BaseException as error:
             self.failure = error
@@ -99,12 +108,13 @@ class Place:
         self.worker.read_until("ready")
         with self._lock:
             self._point, self._is_up, self._is_doomed = point, True, False
-            if self._is_over:
-                self._signal(signal.SIGTERM)
+            if self._end is not None:
+                self._signal(self._end)
         status, _ = self.worker.wait()
         with self._lock:
             self._is_up = False
-        if status == 0 and self._is_over:
+        if self._end is signal.SIGKILL or (self._end is signal.SIGTERM and status == 0):
             return
-        assert status == -signal.SIGKILL and self._is_doomed, f"a {self.role.name} ended with {status} unasked"
+        if status != -signal.SIGKILL or not self._is_doomed:
+            raise AssertionError(f"a {self.role.name} ended with {status}, and nobody had asked for that")
         self.died[self._point or RANDOM] += 1
