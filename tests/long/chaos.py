@@ -83,9 +83,9 @@ class Chaos:
 
     def calm_down(self) -> None:
         """Waits until everything is handled and nothing is pending anywhere; then everybody is asked to end."""
-        everything = Progress(sold=self.events, to_publish=0, handled=self.events, to_handle_here=0)
         for progress in self._looks():
-            if progress == everything and not any(self.queues.values()):
+            is_done = progress.published >= self.events and progress.handled >= self.events
+            if is_done and not progress.to_handle_here and not any(self.queues.values()):
                 break
         for place in self.places:
             place.ask_to_end()

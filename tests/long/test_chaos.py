@@ -29,7 +29,8 @@ SKUS = KEYED_SKUS + [f"loose-{number}" for number in range(10)]
 
 
 @pytest.fixture
-def chaos(node: OwnRabbitMQ, tmp_path: Path, chaos_events: int, seed: int) -> Iterator[Chaos]:
+def chaos(node: OwnRabbitMQ, hire: Hire, tmp_path: Path, chaos_events: int, seed: int) -> Iterator[Chaos]:
+    """It is over before the crew rests, since its threads listen to the crew."""
     with ExitStack() as stack:
         databases = []
         for name in (SHOP, WAREHOUSE):
