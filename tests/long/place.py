@@ -64,11 +64,16 @@ class Place:
                 self._signal(signal.SIGKILL)
 
     def ask_to_end(self) -> None:
-        self._end_with(signal.SIGTERM)
+        with self._lock:
+            self._end = signal.SIGTERM
+            if self._is_up:
+                self._signal(signal.SIGTERM)
 
     def abandon(self) -> None:
-        """Whatever became of it, nobody works here any more."""
-        self._end_with(signal.SIGKILL)
+        """Whatever became of it, even if it never came up: nobody works here any more."""
+        with self._lock:
+            self._end = signal.SIGKILL
+            self._signal(signal.SIGKILL)
         self._thread.join()
 
     def show_stacks(self) -> None:
@@ -82,12 +87,6 @@ class Place:
         if self.failure is not None:
             raise self.failure
         assert not self._thread.is_alive(), f"a {self.role.name} has not ended {seconds:g} seconds after SIGTERM"
-
-    def _end_with(self, number: signal.Signals) -> None:
-        with self._lock:
-            self._end = number
-            if self._is_up:
-                self._signal(number)
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(AssertionError, ProcessLookupError):  # one that was told to die may just have done so
