@@ -27,7 +27,8 @@ LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/test
 comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
-.PHONY: help demo test test-lint test-framework test-template test-long bench-claim bench-cleanup bench-latency bench-consume lint format docs docs-links docs-settings clean
+.PHONY: help demo test test-lint test-framework test-template test-long test-chaos bench-claim bench-cleanup bench-consume \
+	bench-latency bench-relay lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -82,11 +83,17 @@ test-template: .venv/dev.done ## run the template's tests: answers, both engines
 test-long: .venv/dev.done ## kill, crowd and restart more often and for longer than `make test` does
 	@MAILROOM_KILLS=500 MAILROOM_EVENTS=20000 MAILROOM_ROWS=1000000 $(BIN)/python -m pytest -q tests/long --timeout 3600
 
+test-chaos: .venv/dev.done ## 100,000 events over RabbitMQ while processes are killed 1,000 times; an hour or more
+	@MAILROOM_CHAOS_EVENTS=100000 MAILROOM_CHAOS_KILLS=1000 $(BIN)/python -m pytest -q -s tests/long/test_chaos.py
+
 bench-claim: .venv/dev.done ## measure what a claim costs in a full table
 	@$(BIN)/python benchmarks/claim.py
 
 bench-cleanup: .venv/dev.done ## measure what commits and claims notice of a purge
 	@$(BIN)/python benchmarks/cleanup.py
+
+bench-relay: .venv/dev.done ## measure how fast the relay is, against a client that only publishes
+	@$(BIN)/python benchmarks/relay.py
 
 bench-latency: .venv/dev.done ## measure how long it takes from a commit to the handler
 	@$(BIN)/python benchmarks/latency.py

@@ -1,7 +1,8 @@
 """The framework's long tests: real processes on one database, killed and crowded. Run from the template's root.
 
-`--kills N` kills that often in the crash test, `--seed N` repeats a run whose seed was printed. Both can be given
-as MAILROOM_KILLS and MAILROOM_SEED, where pytest does not know these options yet.
+`--kills N` kills that often in the crash test; `--chaos-kills N` in the chaos test, while `--chaos-events N` travel;
+`--seed N` repeats a run whose seed was printed. They can be given as MAILROOM_KILLS, MAILROOM_CHAOS_KILLS and so on,
+where pytest does not know these options yet.
 """
 
 import os
@@ -20,29 +21,46 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "{{cookiecutter.project_slug}}"
 import databases  # noqa: E402
 from crew import Crew, Hire  # noqa: E402
 from evidence import Evidence  # noqa: E402
+from own_rabbitmq import OwnRabbitMQ, program  # noqa: E402
 
 from mailroom.testing.plugin import fresh_database  # noqa: E402
 
 TRIED = [kind for kind in databases.KINDS if kind != "sqlserver"]  # whose evidence speaks other SQL
 KILLS = 104
 """Unless more are asked for: each named point three times or more in each posture, and some random moments."""
+CHAOS_KILLS = 30
+"""Unless more are asked for: each named point at least once."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mailroom")
     group.addoption("--kills", type=int, help=f"how many kills the crash test makes, {KILLS} at least")
+    group.addoption("--chaos-events", type=int, help="how many events the chaos test commits")
+    group.addoption("--chaos-kills", type=int, help=f"how many processes it kills, {CHAOS_KILLS} at least")
     group.addoption("--seed", type=int, help="where the long tests' randomness starts")
 
 
 def _option(config: pytest.Config, name: str, default: int) -> int:
     given = config.getoption(f"--{name}", None)
-    return int(given if given is not None else os.environ.get(f"MAILROOM_{name.upper()}") or default)
+    return int(given if given is not None else os.environ.get(f"MAILROOM_{name.upper().replace('-', '_')}") or default)
 
 
 @pytest.fixture(scope="session")
 def kills(pytestconfig: pytest.Config) -> int:
     """How often the crash test kills, over all postures."""
     return max(KILLS, _option(pytestconfig, "kills", KILLS))
+
+
+@pytest.fixture(scope="session")
+def chaos_events(pytestconfig: pytest.Config) -> int:
+    """How many events the chaos test commits."""
+    return _option(pytestconfig, "chaos-events", 2_000)
+
+
+@pytest.fixture(scope="session")
+def chaos_kills(pytestconfig: pytest.Config) -> int:
+    """How many processes the chaos test kills."""
+    return max(CHAOS_KILLS, _option(pytestconfig, "chaos-kills", CHAOS_KILLS))
 
 
 @pytest.fixture
@@ -78,6 +96,18 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
             return Evidence.of_new_database(stack.enter_context(fresh_database(request.param, folder)), folder)
 
         yield new_database
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[OwnRabbitMQ]:
+    """A broker that a test may stop, kill and restart."""
+    found = program()
+    if found is None:
+        if databases.is_required("rabbitmq"):
+            pytest.fail("no rabbitmq-server is here: install it")
+        pytest.skip("no rabbitmq-server is here")
+    with OwnRabbitMQ(found) as node:
+        yield node
 
 
 @pytest.fixture

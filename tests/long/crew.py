@@ -27,7 +27,7 @@ class Worker:
         self._pid: int | None = None
 
     def start(self, do: str, evidence: Evidence, **how: Any) -> None:
-        """Starts the function of jobs.py with this name, and returns once its process is there."""
+        """Starts the job with this name, see worker.py, and returns once its process is there."""
         assert self._process.stdin is not None
         self._process.stdin.write(
             json.dumps({"do": do, "url": evidence.url, "folder": str(evidence.folder), **how}) + "\n"

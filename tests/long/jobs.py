@@ -123,7 +123,7 @@ async def relay_poison(job: Job) -> None:
 async def sell(job: Job) -> None:
     """Commits so many orders one after another; each reads how many were sold before it, and counts itself."""
     mailroom = compose(job["url"], inbox=True)
-    await _set_up_shelves(mailroom, ["tea"])
+    await set_up_shelves(mailroom, ["tea"])
     report(ready=True)
     for _ in range(job["count"]):
         async with mailroom.transaction() as session:
@@ -131,7 +131,7 @@ async def sell(job: Job) -> None:
     await mailroom.close()
 
 
-async def _set_up_shelves(mailroom: Mailroom, skus: Sequence[str]) -> None:
+async def set_up_shelves(mailroom: Mailroom, skus: Sequence[str]) -> None:
     """Whoever comes first sets them up; nobody minds that others do so at the same time."""
     statement = text("INSERT INTO shelves (sku, sold) VALUES (:sku, 0) ON CONFLICT DO NOTHING")
     async with mailroom.database.connection() as connection:
@@ -175,7 +175,7 @@ async def relay(job: Job) -> None:
 async def sell_by_key(job: Job) -> None:
     """Commits so many orders of each article, in a random order, each with its article as ordering key."""
     mailroom = compose(job["url"], inbox=True)
-    await _set_up_shelves(mailroom, job["skus"])
+    await set_up_shelves(mailroom, job["skus"])
     report(ready=True)
     turns = [sku for sku in job["skus"] for _ in range(job["count"])]
     random.Random(job["seed"]).shuffle(turns)

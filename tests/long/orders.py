@@ -70,8 +70,9 @@ class Receipt(Base):
     order_id: Mapped[UUID]
 
 
-def reserving(*, pause_seconds: float = 0.0) -> Handlers:
-    """Reserves what was ordered, and writes a receipt once it is reserved."""
+def reserving(*, pause_seconds: float = 0.0, receipt_every: int = 1) -> Handlers:
+    """Reserves what was ordered, and writes a receipt once it is reserved; for orders whose number `receipt_every`
+    divides."""
     handlers = Handlers()
 
     @handlers.on(OrderPlaced)
@@ -79,7 +80,8 @@ def reserving(*, pause_seconds: float = 0.0) -> Handlers:
         context.session.add(Reservation(order_id=event.order_id, pid=os.getpid()))
         await context.session.flush()
         await asyncio.sleep(pause_seconds)
-        context.publish(StockReserved(order_id=event.order_id))
+        if event.number % receipt_every == 0:
+            context.publish(StockReserved(order_id=event.order_id))
 
     @handlers.on(StockReserved)
     async def write_receipt(event: StockReserved, context: Context[Any]) -> None:

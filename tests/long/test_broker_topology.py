@@ -3,25 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from own_rabbitmq import OwnRabbitMQ, program
+from own_rabbitmq import OwnRabbitMQ
 from rabbitmq_broker import Placed, Shop
 from rabbitmq_management import Api
 
 from mailroom import Handlers
-from mailroom.testing import databases
 
 OLD = "shop.order-lost"
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[OwnRabbitMQ]:
-    found = program()
-    if found is None:
-        if databases.is_required("rabbitmq"):
-            pytest.fail("no rabbitmq-server is here: install it")
-        pytest.skip("no rabbitmq-server is here")
-    with OwnRabbitMQ(found) as node:
-        yield node
 
 
 @pytest.fixture

@@ -10,9 +10,13 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Coroutine
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+MODULES = ("jobs", "broker_jobs")
+"""Where jobs are found, each by its name."""
 LONGEST_JOB_SECONDS = 3600
 """So that nothing lives on if the tests themselves are killed."""
 
@@ -22,14 +26,17 @@ def report(**facts: Any) -> None:
     os.write(1, f"{json.dumps(facts)}\n".encode())
 
 
+def _find(do: str) -> Callable[[dict[str, Any]], Coroutine[Any, Any, None]]:
+    (job,) = {getattr(import_module(name), do) for name in MODULES if hasattr(import_module(name), do)}
+    return job  # type: ignore[no-any-return]
+
+
 def _run(job: dict[str, Any]) -> NoReturn:
     status = 1
     try:
-        import jobs
-
         report(pid=os.getpid())
         os.chdir(job["folder"])
-        asyncio.run(asyncio.wait_for(getattr(jobs, job["do"])(job), LONGEST_JOB_SECONDS))
+        asyncio.run(asyncio.wait_for(_find(job["do"])(job), LONGEST_JOB_SECONDS))
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -40,8 +47,8 @@ def _run(job: dict[str, Any]) -> NoReturn:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import jobs  # noqa: F401 - imported once, for all that are forked
-
+    for module in MODULES:
+        import_module(module)  # once, for all that are forked
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -1,11 +1,14 @@
 """Contract R6: a row that may have killed its relay is handled while nothing else is handled in this process."""
 
 import asyncio
+from datetime import UTC, datetime
 
-from support import Broker, Compose
+from support import Broker, Compose, Deposited, done, noting
 
 from mailroom.events import Kind
+from mailroom.messaging.attempts import Attempts, Handled, Journey
 from mailroom.outbox.gate import Gate
+from mailroom.serialization import encode
 
 
 async def turns() -> None:
@@ -72,3 +75,38 @@ async def test_lanes_whose_rows_are_handled_here_share_one_gate_and_a_broker_has
     remote = await compose(message_bus={"provider": "stand_in"}, transports={"stand_in": Broker()})
     domain, integration = (remote.processor._lanes[kind] for kind in (Kind.DOMAIN, Kind.INTEGRATION))
     assert domain._gate is not integration._gate
+
+
+async def test_a_message_of_a_broker_that_waits_at_the_gate_takes_no_slot_from_rows_that_are_inside(
+    compose: Compose,
+) -> None:
+    """Else the rows could never get out, and whoever wants to be alone would wait for them for ever."""
+    mailroom = await compose(
+        noting(), message_bus={"provider": "stand_in", "concurrency": 1}, transports={"stand_in": Broker()}
+    )
+    consumer = mailroom.consumer
+    await consumer.gate.enter()
+    alone = Alone(consumer.gate)
+    await turns()
+
+    async def pause(seconds: float) -> bool:
+        return True
+
+    handling = asyncio.create_task(
+        Attempts(consumer, mailroom.settings.message_bus).run(
+            encode(Deposited(amount=1)),
+            Journey(first_seen=datetime.now(UTC)),
+            alone=False,
+            is_ours=lambda: True,
+            pause=pause,
+        )
+    )
+    await turns()
+    assert not consumer.slots.locked()
+    async with consumer.slots:
+        await consumer.gate.leave()
+        await turns()
+    assert alone.is_alone
+    await alone.leave()
+    assert await handling == Handled()
+    await done(mailroom, "1")

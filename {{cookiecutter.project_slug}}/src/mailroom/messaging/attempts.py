@@ -138,18 +138,21 @@ class Attempts:
 
     @asynccontextmanager
     async def _turn(self, alone: bool) -> AsyncIterator[None]:
-        """A place among those that are handled at once, or the only one."""
+        """A place among those that are handled at once, or the only one.
+
+        First through the gate, then to a slot, as the rows of a relay: those inside need the slots to get out.
+        """
         gate = self._consumer.gate
         if alone:
             async with gate.alone():
                 yield
             return
-        async with self._consumer.slots:
-            await gate.enter()
-            try:
+        await gate.enter()
+        try:
+            async with self._consumer.slots:
                 yield
-            finally:
-                await gate.leave()
+        finally:
+            await gate.leave()
 
     async def _attempt(self, message: Message, journey: Journey) -> BaseException | None:
         try:
