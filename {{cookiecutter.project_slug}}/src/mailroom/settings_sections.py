@@ -163,7 +163,7 @@ SourceName = Annotated[str, Field(pattern=SOURCE_NAME, max_length=40)]
 class OutboxSettings(Section):
     """How stored events are relayed, retried and purged. With the outbox off: for `drain`, and to purge the inbox."""
 
-    batch_size: Count = Field(50, ge=1, le=1000)
+    batch_size: Count = Field(100, ge=1, le=1000)
     """How many rows are claimed at once."""
     max_attempts: Count = Field(5, ge=1, le=1000)
     """After how many failed attempts a row is dead-lettered."""
