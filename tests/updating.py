@@ -1,0 +1,119 @@
+"""A template with three versions, projects that are born from one of them, and what an update may do to those."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import yaml
+from checkout import PATH, PROJECT, TAG, git, succeed, tree
+
+BIN = Path(sys.executable).parent
+NEXT, LATEST = "v0.2.0", "v0.3.0"
+USERS = re.compile(r"src/(?!mailroom(/|$))|tests/(?!mailroom(/|$))|migrations/versions/(?!0001_)")
+
+# What the next version changes of each kind of file: of the framework, shared, and what is the user's from birth on.
+OF_THE_TEMPLATE = (
+    "src/mailroom/errors.py",
+    "tests/mailroom/support.py",
+    "migrations/env.py",
+)
+SHARED = {
+    "pyproject.toml": ('"structlog>=25.5,', '"structlog>=25.5.0,'),
+    "settings.toml": ("# batch_size = 50\n", "# batch_size = 60\n"),
+    "README.md": ("## Updates\n", "## How to update\n"),
+}
+OF_THE_USER = (
+    "src/{{cookiecutter.package_name}}/__init__.py",
+    "src/{{cookiecutter.package_name}}/orders/handlers.py",
+    "tests/test_orders.py",
+    "migrations/versions/0002_orders.py",
+)
+
+
+def replace(folder: Path, edits: Mapping[str, tuple[str, str]]) -> None:
+    """Replace text in files. It has to be there, so that no test is about an edit that was not made."""
+    for name, (old, new) in edits.items():
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{name} does not hold {old!r} once"
+        (folder / name).write_text(text.replace(old, new), encoding="utf-8")
+
+
+def append(folder: Path, names: Iterable[str], line: str) -> None:
+    for name in names:
+        with (folder / name).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def commit(folder: Path, message: str, *options: str) -> None:
+    git("add", "--all", cwd=folder)
+    git("commit", "--quiet", "--message", message, *options, cwd=folder)
+
+
+def release(template: Path, version: str) -> None:
+    """Commit what was changed as a version."""
+    inner = template / PROJECT.name
+    current = re.search(r'^__version__ = ".*"$', (inner / "src/mailroom/__init__.py").read_text(), re.MULTILINE)
+    assert current
+    replace(inner, {"src/mailroom/__init__.py": (current[0], f'__version__ = "{version[1:]}"')})
+    commit(template, version)
+    git("tag", version, cwd=template)
+
+
+def add_versions(template: Path) -> None:
+    """On top of TAG, NEXT and LATEST: files change, one comes, one goes. TAG is checked out, as on the day of birth."""
+    inner = template / PROJECT.name
+    append(inner, (*OF_THE_TEMPLATE, *OF_THE_USER), f"# {NEXT}")
+    replace(inner, SHARED)
+    (inner / "src/mailroom/outbox/arrival.py").write_text('"""Came with an update."""\n', encoding="utf-8")
+    (inner / "src/{{cookiecutter.package_name}}/orders/arrival.py").touch()
+    (inner / "tests/mailroom/test_gate.py").unlink()
+    release(template, NEXT)
+    append(inner, OF_THE_TEMPLATE[:1], f"# {LATEST}")
+    replace(inner, {"settings.toml": ("# max_attempts = 5\n", "# max_attempts = 6\n")})
+    release(template, LATEST)
+    git("checkout", "--quiet", TAG, cwd=template)
+
+
+def under_git(project: Path) -> Path:
+    """As the README says: `git init` and a first commit."""
+    git("init", "--quiet", cwd=project)
+    commit(project, "As it came")
+    return project
+
+
+def own_copy(project: Path, into: Path) -> Path:
+    return under_git(Path(shutil.copytree(project, into / "shop")))
+
+
+def changed(project: Path) -> set[str]:
+    """The paths of what is not committed."""
+    git("add", "--all", "--intent-to-add", cwd=project)
+    return {*git("diff", "HEAD", "--name-only", "--no-renames", cwd=project).splitlines()}
+
+
+def origin(project: Path) -> tuple[str | None, str | None]:
+    """Which version of which template the answers file names."""
+    answers = yaml.safe_load((project / ".copier-answers.yml").read_text(encoding="utf-8"))
+    return answers.get("_commit"), answers.get("_src_path")
+
+
+def without_git(project: Path) -> dict[str, tuple[int, bytes]]:
+    return {name: file for name, file in tree(project).items() if name.split("/")[0] != ".git"}
+
+
+def updated(before: Path, fresh: Path) -> dict[str, tuple[int, bytes]]:
+    """What an update makes of a clean project: the user's files as they were, all others as in a fresh project."""
+    users = {name: file for name, file in tree(before).items() if USERS.match(name)}
+    return users | {name: file for name, file in tree(fresh).items() if not USERS.match(name)}
+
+
+def shop(project: Path, *arguments: str, **variables: str) -> str:
+    """The project's command, in the one environment; it must succeed."""
+    command = (sys.executable, "-c", "from shop.cli import main; main()", *arguments)
+    return succeed(*command, cwd=project, env=environment(project) | {"COLUMNS": "200", **variables})
+
+
+def environment(project: Path) -> dict[str, str]:
+    return {**PATH, "PYTHONPATH": str(project / "src")}
