@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkout import HOOKS, PROJECT, TAG, Render, git, run, succeed
+from brokers import OwnNames
+from checkout import HOOKS, PROJECT, TAG, ProjectOn, Render, git, run, succeed
 from updating import (
     BIN,
     LATEST,
@@ -20,12 +21,15 @@ from updating import (
     append,
     changed,
     commit,
+    contents,
     environment,
+    handle_events,
     origin,
     own_copy,
     release,
     replace,
     shop,
+    store_an_event,
     under_git,
     updated,
     without_git,
@@ -193,6 +197,55 @@ def test_a_tree_that_is_not_clean_is_refused_and_left_alone(lived_in: Path, engi
         "Destination repository is dirty; cannot continue. Please commit or stash your local changes and retry."
     ]
     assert changed(lived_in) == {"README.md"}
+
+
+# Another answer
+
+
+def answer(project: Path, copier: Copier, given: str) -> None:
+    commit(project, "Before", "--allow-empty")
+    copier(*UPDATE, "--data", given, cwd=project)
+
+
+def test_another_transport_keeps_the_database_and_relays_what_was_stored_before_and_so_does_the_way_back(
+    shop_on: ProjectOn, own_shop: Path, copier: Copier, own_names: OwnNames
+) -> None:
+    """As mailroom says where the settings name a transport that the project was made without. No migration appears."""
+    before, with_broker = contents(own_shop), contents(shop_on("sqlite", "rabbitmq"))
+    shop(own_shop, "db", "upgrade")
+    store_an_event(own_shop)
+
+    answer(under_git(own_shop), copier, "transport=rabbitmq")
+    assert contents(own_shop) == with_broker
+    shop(own_shop, "db", "check")
+    broker = own_names.variables()
+    handle_events(own_shop, 1, **broker)
+    store_an_event(own_shop, **broker)
+
+    answer(own_shop, copier, "transport=in_process")
+    assert contents(own_shop) == before
+    handle_events(own_shop, 2)
+
+
+def test_another_database_runs_the_same_code_and_the_way_back_finds_the_old_one_as_it_was(
+    shop_on: ProjectOn, own_shop: Path, copier: Copier, postgres_url: str
+) -> None:
+    """As mailroom says where it finds a URL of a database that the project was made without."""
+    before, on_postgres = contents(own_shop), contents(shop_on("postgres"))
+    shop(own_shop, "db", "upgrade")
+    store_an_event(own_shop)
+
+    answer(under_git(own_shop), copier, "database=postgres")
+    assert contents(own_shop) == on_postgres
+    url = {"DATABASE__URL": postgres_url}
+    shop(own_shop, "db", "upgrade", **url)
+    shop(own_shop, "db", "check", **url)
+    store_an_event(own_shop, **url)
+    handle_events(own_shop, 1, **url)
+
+    answer(own_shop, copier, "database=sqlite")
+    assert contents(own_shop) == before
+    handle_events(own_shop, 1)
 
 
 # Where the template is, and whether it had a tag

@@ -103,6 +103,15 @@ def without_git(project: Path) -> dict[str, tuple[int, bytes]]:
     return {name: file for name, file in tree(project).items() if name.split("/")[0] != ".git"}
 
 
+def contents(project: Path) -> dict[str, bytes]:
+    """Every file but git's own, and what is made by running the project."""
+    return {
+        path.relative_to(project).as_posix(): path.read_bytes()
+        for path in project.rglob("*")
+        if path.is_file() and not {".git", "__pycache__"} & set(path.parts) and not path.name.startswith("shop.db")
+    }
+
+
 def updated(before: Path, fresh: Path) -> dict[str, tuple[int, bytes]]:
     """What an update makes of a clean project: the user's files as they were, all others as in a fresh project."""
     users = {name: file for name, file in tree(before).items() if USERS.match(name)}
@@ -117,3 +126,45 @@ def shop(project: Path, *arguments: str, **variables: str) -> str:
 
 def environment(project: Path) -> dict[str, str]:
     return {**PATH, "PYTHONPATH": str(project / "src")}
+
+
+EVENTS = """
+import asyncio
+import sys
+
+from sqlalchemy import func, select
+
+from shop.app import create_mailroom
+from shop.orders.models import Reservation
+from shop.orders.service import place_order
+
+
+async def handle(mailroom, count):
+    async with mailroom.running(), asyncio.timeout(60):
+        while True:
+            async with mailroom.reader() as session:
+                if await session.scalar(select(func.count()).select_from(Reservation)) == count:
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def main(what, count):
+    mailroom = create_mailroom()
+    await (place_order(mailroom, "tea", 2) if what == "store" else handle(mailroom, int(count)))
+    await mailroom.close()
+
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def store_an_event(project: Path, **variables: str) -> None:
+    """Place an order, with the outbox on; nothing relays its event."""
+    variables = {"MESSAGE_BUS__ENABLE_OUTBOX": "true", **variables}
+    succeed(sys.executable, "-c", EVENTS, "store", "0", cwd=project, env=environment(project) | variables)
+
+
+def handle_events(project: Path, count: int, **variables: str) -> None:
+    """Run the service until so many events were handled in all."""
+    variables = {"MESSAGE_BUS__ENABLE_OUTBOX": "true", **variables}
+    succeed(sys.executable, "-c", EVENTS, "handle", str(count), cwd=project, env=environment(project) | variables)
