@@ -4,8 +4,10 @@ wrote stays (DESIGN rule 5, FAULTS F20, F21). Both engines are driven by their c
 
 import re
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from updating import (
     NEXT,
     OF_THE_TEMPLATE,
     SHARED,
+    add_a_column,
     add_versions,
     append,
     changed,
@@ -29,6 +32,7 @@ from updating import (
     release,
     replace,
     shop,
+    shop_says,
     store_an_event,
     under_git,
     updated,
@@ -246,6 +250,50 @@ def test_another_database_runs_the_same_code_and_the_way_back_finds_the_old_one_
     answer(own_shop, copier, "database=sqlite")
     assert contents(own_shop) == before
     handle_events(own_shop, 1)
+
+
+# A version that changes the tables
+
+
+def columns(database: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute("SELECT name, type, dflt_value FROM pragma_table_info('outbox_messages')").fetchall()
+
+
+def test_a_version_that_changes_the_tables_is_one_command_and_nothing_starts_before_it(
+    template: Path, by_copier: Render, own_shop: Path, copier: Copier, tmp_path: Path
+) -> None:
+    """Old databases, new ones of the old project, and those of a new project end up the same."""
+    newer = Path(shutil.copytree(template, tmp_path / "template"))
+    add_a_column(newer)
+    replace(own_shop, {".copier-answers.yml": (f"'{template}'", f"'{newer}'")})
+    shop(own_shop, "db", "upgrade")
+    store_an_event(own_shop)
+    copier(*UPDATE, under_git(own_shop), cwd=tmp_path)
+    assert not any(name.startswith("migrations/") for name in changed(own_shop))
+
+    todo = "run: shop db revision --framework, then shop db upgrade"
+    for command in ("run", "doctor"):
+        refused = shop_says(own_shop, command)
+        assert refused.returncode == 1
+        assert todo in refused.stdout
+    says_so = "test_the_migrations_of_this_project_take_every_step_of_mailroom"
+    tests = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/mailroom/test_schema.py", "-k")
+    assert run(*tests, says_so, cwd=own_shop, env=environment(own_shop)).returncode == 1
+
+    shop(own_shop, "db", "revision", "--framework")
+    shop(own_shop, "db", "upgrade")
+    shop(own_shop, "db", "check")
+    succeed(*tests, says_so, cwd=own_shop, env=environment(own_shop))
+    handle_events(own_shop, 1)
+    assert changed(own_shop) >= {"migrations/versions/mailroom_2_add_origin.py"}
+
+    shop(own_shop, "db", "upgrade", DATABASE__URL="sqlite+aiosqlite:///new.db")
+    fresh = by_copier(tmp_path / "fresh", source=newer)
+    shop(fresh, "db", "upgrade")
+    old, *others = [columns(one) for one in (own_shop / "shop.db", own_shop / "new.db", fresh / "shop.db")]
+    assert others == [old, old]
+    assert ("origin", "VARCHAR(50)", None) in old
 
 
 # Where the template is, and whether it had a tag

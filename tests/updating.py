@@ -2,12 +2,13 @@
 
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import yaml
-from checkout import PATH, PROJECT, TAG, git, succeed, tree
+from checkout import PATH, PROJECT, TAG, git, run, succeed, tree
 
 BIN = Path(sys.executable).parent
 NEXT, LATEST = "v0.2.0", "v0.3.0"
@@ -76,6 +77,60 @@ def add_versions(template: Path) -> None:
     git("checkout", "--quiet", TAG, cwd=template)
 
 
+STEP = """
+
+def _add_origin() -> None:
+    op.add_column("outbox_messages", sa.Column("origin", sa.Unicode(50)))
+
+
+def _drop_origin() -> None:
+    op.drop_column("outbox_messages", "origin")
+
+
+STEPS = (Step(number=2, what="add origin", upgrade=_add_origin, downgrade=_drop_origin),)
+"""
+TAKEN = '''"""Add origin.
+
+Revision ID: mailroom_2
+Revises: 0001
+"""
+
+from mailroom.persistence import steps
+
+revision: str = "mailroom_2"
+down_revision: str | None = "0001"
+
+
+def upgrade() -> None:
+    steps.upgrade(2)
+
+
+def downgrade() -> None:
+    steps.downgrade(2)
+'''
+
+
+def add_a_column(template: Path) -> None:
+    """As NEXT: a framework that has a column more, with the step to it, which a new project has taken at its birth."""
+    inner = template / PROJECT.name
+    last = "    dead_lettered_on: Mapped[datetime | None] = mapped_column(UtcDateTime)\n"
+    edits = {
+        "src/mailroom/persistence/tables.py": (
+            last,
+            f"{last}    origin: Mapped[str | None] = mapped_column(Unicode(50))\n",
+        ),
+        "src/mailroom/persistence/steps.py": (
+            "from mailroom.errors",
+            "import sqlalchemy as sa\nfrom alembic import op\n\nfrom mailroom.errors",
+        ),
+        "migrations/versions/0002_orders.py": ('| None = "0001"', '| None = "mailroom_2"'),
+    }
+    replace(inner, edits)
+    append(inner, ["src/mailroom/persistence/steps.py"], STEP)
+    (inner / "migrations/versions/mailroom_2_add_origin.py").write_text(TAKEN, encoding="utf-8")
+    release(template, NEXT)
+
+
 def under_git(project: Path) -> Path:
     """As the README says: `git init` and a first commit."""
     git("init", "--quiet", cwd=project)
@@ -118,10 +173,16 @@ def updated(before: Path, fresh: Path) -> dict[str, tuple[int, bytes]]:
     return users | {name: file for name, file in tree(fresh).items() if not USERS.match(name)}
 
 
-def shop(project: Path, *arguments: str, **variables: str) -> str:
-    """The project's command, in the one environment; it must succeed."""
+def shop_says(project: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """The project's command, in the one environment."""
     command = (sys.executable, "-c", "from shop.cli import main; main()", *arguments)
-    return succeed(*command, cwd=project, env=environment(project) | {"COLUMNS": "200", **variables})
+    return run(*command, cwd=project, env=environment(project) | {"COLUMNS": "300", **variables})
+
+
+def shop(project: Path, *arguments: str, **variables: str) -> None:
+    """It must succeed."""
+    done = shop_says(project, *arguments, **variables)
+    assert done.returncode == 0, done.stdout
 
 
 def environment(project: Path) -> dict[str, str]:
