@@ -27,7 +27,7 @@ LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/test
 comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
-.PHONY: help demo test test-lint test-framework test-template test-long bench-claim bench-cleanup lint format docs docs-links docs-settings clean
+.PHONY: help demo test test-lint test-framework test-template test-long bench-claim bench-cleanup bench-generate lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -87,6 +87,9 @@ bench-claim: .venv/dev.done ## measure what a claim costs in a full table
 
 bench-cleanup: .venv/dev.done ## measure what commits and claims notice of a purge
 	@$(BIN)/python benchmarks/cleanup.py
+
+bench-generate: .venv/dev.done ## measure how long a project takes to be made and to be updated
+	@$(BIN)/python benchmarks/generate.py
 
 lint: test-lint ## check style and types
 

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from mailroom.version import VERSION
+
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
-TAG = "v0.1.0"
+TAG = f"v{VERSION}"
 TOKENS = re.compile(r"\{\{|\{%|\{#")  # what opens a Jinja block
 
 PATH = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

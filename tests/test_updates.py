@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from brokers import OwnNames
-from checkout import HOOKS, PROJECT, TAG, ProjectOn, Render, git, run, succeed
+from checkout import HOOKS, PROJECT, ROOT, TAG, ProjectOn, Render, git, run, succeed
+from packaging.version import Version
 from updating import (
     BIN,
     LATEST,
@@ -38,6 +39,8 @@ from updating import (
     updated,
     without_git,
 )
+
+from mailroom.version import VERSION
 
 Copier = Callable[..., str]
 COPIER, COOKIECUTTER = BIN / "copier", BIN / "cookiecutter"
@@ -119,7 +122,7 @@ def test_it_takes_two_versions_at_once_and_touches_nothing_of_the_users(
         *OF_THE_TEMPLATE,
         *SHARED,
         ".copier-answers.yml",
-        "src/mailroom/__init__.py",
+        "src/mailroom/version.py",
         "src/mailroom/outbox/arrival.py",
         "tests/mailroom/test_gate.py",
     }
@@ -168,7 +171,7 @@ def test_what_its_people_wrote_stays_and_what_they_deleted_stays_away(lived_in: 
     copier(*UPDATE, "--vcs-ref", NEXT, cwd=lived_in)
 
     assert git("diff", "--name-only", "--diff-filter=U", cwd=lived_in) == "README.md"
-    expected = {*OF_THE_TEMPLATE, *SHARED, ".copier-answers.yml", "src/mailroom/__init__.py"}
+    expected = {*OF_THE_TEMPLATE, *SHARED, ".copier-answers.yml", "src/mailroom/version.py"}
     assert changed(lived_in) == expected | {"src/mailroom/outbox/arrival.py", "tests/mailroom/test_gate.py"}
     errors = (lived_in / "src/mailroom/errors.py").read_text(encoding="utf-8")
     assert "for a reason of its own" in errors
@@ -277,6 +280,7 @@ def test_a_version_that_changes_the_tables_is_one_command_and_nothing_starts_bef
         refused = shop_says(own_shop, command)
         assert refused.returncode == 1
         assert todo in refused.stdout
+    assert f"mailroom {NEXT[1:]} " in refused.stdout
     says_so = "test_the_migrations_of_this_project_take_every_step_of_mailroom"
     tests = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/mailroom/test_schema.py", "-k")
     assert run(*tests, says_so, cwd=own_shop, env=environment(own_shop)).returncode == 1
@@ -353,7 +357,7 @@ def test_a_project_from_between_two_releases_waits_for_the_next_and_is_told_so(
 
     release(template, "v0.4.0")
     copier(*UPDATE, cwd=project)
-    assert changed(project) == {".copier-answers.yml", "src/mailroom/__init__.py"}
+    assert changed(project) == {".copier-answers.yml", "src/mailroom/version.py"}
     assert "Made between" not in (project / ".copier-answers.yml").read_text("utf-8")
 
 
@@ -394,3 +398,21 @@ def test_a_project_of_unknown_origin_says_what_to_do(
     assert refused.stdout.splitlines()[-1].endswith("cannot obtain old template references from `.copier-answers.yml`.")
     assert "Traceback" not in refused.stdout
     assert told in (project / ".copier-answers.yml").read_text(encoding="utf-8")
+
+
+# Versions
+
+
+def test_the_newest_version_in_the_changelog_is_mailrooms_and_each_says_what_to_do_after_updating() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]
+    assert versions[0].split()[0] == VERSION
+    assert Version(VERSION).public == VERSION
+    assert [text.split()[0] for text in versions if "### After updating\n" not in text] == []
+
+
+def test_a_tag_is_the_version_of_mailroom_that_it_holds() -> None:
+    """Those that are here: a copy of the repository without its tags has nothing to compare."""
+    for tag in git("tag", "--list", "v*", cwd=ROOT).split():
+        held = git("show", f"{tag}:{PROJECT.name}/src/mailroom/version.py", cwd=ROOT)
+        assert f'VERSION = "{tag[1:]}"' in held.splitlines()

@@ -55,9 +55,11 @@ def commit(folder: Path, message: str, *options: str) -> None:
 def release(template: Path, version: str) -> None:
     """Commit what was changed as a version."""
     inner = template / PROJECT.name
-    current = re.search(r'^__version__ = ".*"$', (inner / "src/mailroom/__init__.py").read_text(), re.MULTILINE)
-    assert current
-    replace(inner, {"src/mailroom/__init__.py": (current[0], f'__version__ = "{version[1:]}"')})
+    named = inner / "src/mailroom/version.py"
+    before = named.read_text(encoding="utf-8")
+    after, count = re.subn(r'^VERSION = ".*"$', f'VERSION = "{version[1:]}"', before, flags=re.MULTILINE)
+    assert count == 1
+    named.write_text(after, encoding="utf-8")
     commit(template, version)
     git("tag", version, cwd=template)
 
