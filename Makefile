@@ -27,7 +27,7 @@ LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/test
 comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
-.PHONY: help demo test test-lint test-framework test-template test-long test-chaos bench-claim bench-cleanup bench-consume \
+.PHONY: help demo test test-lint test-framework test-template test-long test-chaos bench-claim bench-cleanup bench-consume bench-generate \
 	bench-latency bench-relay lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
@@ -100,6 +100,9 @@ bench-latency: .venv/dev.done ## measure how long it takes from a commit to the 
 
 bench-consume: .venv/dev.done ## measure how fast messages are consumed, against a bare client
 	@$(BIN)/python benchmarks/consume.py
+
+bench-generate: .venv/dev.done ## measure how long a project takes to be made and to be updated
+	@$(BIN)/python benchmarks/generate.py
 
 lint: test-lint ## check style and types
 

@@ -8,12 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 from jinja2 import Environment
 
 ANSWERS = json.loads(r"""{{ cookiecutter | tojson }}""")
+ANSWERS_FILE = ".copier-answers.yml"
 COPIER_CLONES = ("gh:", "gl:", "git@", "git://", "git+", "https://github.com/", "https://gitlab.com/")
 REPOSITORY_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 
@@ -30,10 +32,11 @@ def template_folder() -> Path | None:
     return None
 
 
-def rendered(text: str) -> str:
+def rendered(text: str, **names: object) -> str:
     """The text as copier renders it for a new project."""
-    jinja = Environment(trim_blocks=True, lstrip_blocks=True)
-    return jinja.from_string(text).render(ANSWERS, _copier_operation="copy")
+    jinja = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    jinja.filters.update(expanduser=os.path.expanduser, realpath=os.path.realpath)
+    return jinja.from_string(text).render(ANSWERS, _copier_operation="copy", **names)
 
 
 def drop_what_is_excluded(project: Path, patterns: list[str]) -> None:
@@ -65,7 +68,7 @@ def source(template: Path) -> str | None:
     if Path(typed).expanduser().is_absolute() or ANSWERS["_repo_dir"] == typed:
         return str(template)
     is_address = typed.startswith(COPIER_CLONES) or "://" in typed
-    address = typed if is_address else git(template, "remote", "get-url", "origin")  # only cookiecutter knows bb:
+    address = typed if is_address else git(template, "config", "remote.origin.url")  # only cookiecutter knows bb:
     if not address or address.startswith(COPIER_CLONES) or address.endswith(".git"):
         return address
     return f"git+{address}"
@@ -79,25 +82,33 @@ def commit(template: Path) -> str | None:
     return git(template, "describe", "--tags", "--always")
 
 
-def record_origin(project: Path, template: Path | None) -> str:
-    """Write commit and source into the answers file; return what the user should know about them, if anything."""
-    origin = {"_commit": commit(template), "_src_path": source(template)} if template else {}
-    if template is None or not all(origin.values()):
-        return "Note: the template is not a git repository of its own, so `copier update` cannot update this project."
-    answers = project / ".copier-answers.yml"
-    comment, rest = answers.read_text(encoding="utf-8").split("\n", 1)
-    lines = [f"{key}: '{str(value).replace(chr(39), chr(39) * 2)}'" for key, value in origin.items()]
-    answers.write_bytes("\n".join([comment, *lines, rest]).encode())
-    if git(template, "status", "--porcelain"):
-        return f"Note: the template has uncommitted changes; this project is recorded as made from {origin['_commit']}."
-    return ""
+def origin(template: Path) -> dict[str, str]:
+    """Commit and source, as copier calls them; nothing where they cannot be known."""
+    found = {"_commit": commit(template), "_src_path": source(template)}
+    return {key: value for key, value in found.items() if value} if all(found.values()) else {}
+
+
+def record(project: Path, template: Path, origin: dict[str, str]) -> None:
+    """Write the answers file again: cookiecutter rendered it as if there were no hooks."""
+    text = (template / "{% raw %}{{cookiecutter.project_slug}}{% endraw %}" / ANSWERS_FILE).read_text(encoding="utf-8")
+    answers = rendered(text, _copier_answers=origin, cookiecutter=ANSWERS)
+    (project / ANSWERS_FILE).write_bytes(answers.encode())
+
+
+def notes(template: Path, origin: dict[str, str], message: str) -> Iterator[str]:
+    """What the user should know."""
+    yield rendered(message, _copier_answers=origin)
+    if not origin:
+        yield f"Note: the template is no git repository of its own; before you update, see {ANSWERS_FILE}."
+    elif git(template, "status", "--porcelain"):
+        yield f"Note: the template has uncommitted changes; this project is recorded as made from {origin['_commit']}."
 
 
 project, template = Path.cwd(), template_folder()
-notes = []
-if template is not None:
-    copier = yaml.safe_load((template / "copier.yml").read_text(encoding="utf-8"))
-    drop_what_is_excluded(project, copier["_exclude"])
-    notes.append(rendered(copier["_message_after_copy"]))
-notes.append(record_origin(project, template))
-print("\n".join(note for note in notes if note), file=sys.stderr)
+if template is None:
+    sys.exit("The template's folder cannot be found from here; give cookiecutter its full path.")
+copier = yaml.safe_load((template / "copier.yml").read_text(encoding="utf-8"))
+drop_what_is_excluded(project, copier["_exclude"])
+known = origin(template)
+record(project, template, known)
+print("\n".join(notes(template, known, copier["_message_after_copy"])), file=sys.stderr)

@@ -7,14 +7,18 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from mailroom.version import VERSION
+
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
-TAG = "v0.1.0"
+TAG = f"v{VERSION}"
 TOKENS = re.compile(r"\{\{|\{%|\{#")  # what opens a Jinja block
 
 PATH = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 # For an environment of its own, made as a user's is. The Python is this one, and none is downloaded.
 FRESH = {**PATH, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+# For pre-commit; what its hooks need is made from PyPI, once.
+HOOKS = {**FRESH, "PRE_COMMIT_HOME": str(ROOT / ".cache" / "pre-commit")}
 SOMEBODY = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -48,7 +52,7 @@ def succeed(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = Non
     return done.stdout
 
 
-def git(*arguments: str, cwd: Path) -> str:
+def git(*arguments: str | Path, cwd: Path) -> str:
     identity = ("-c", "user.name=Tester", "-c", "user.email=tester@example.com")
     return succeed("git", *identity, *arguments, cwd=cwd).strip()
 

@@ -17,6 +17,7 @@ import pytest
 from checkout import ROOT, TAG, ProjectOn, Render, git, source_files, succeed
 
 from mailroom.testing.databases import is_required
+from mailroom.testing.plugin import fresh_database
 
 # What a machine is slow at depends on what else it does, so a slow example says nothing about the code.
 hypothesis.settings.register_profile("template", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -109,6 +110,13 @@ def own_names() -> Iterator[brokers.OwnNames]:
     names = brokers.OwnNames()
     yield names
     names.delete()
+
+
+@pytest.fixture
+def postgres_url(tmp_path: Path) -> Iterator[str]:
+    """A database of the test's own. Without a server it is skipped, or fails if TEST_REQUIRE lists postgres."""
+    with fresh_database("postgres", tmp_path) as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

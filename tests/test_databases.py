@@ -7,14 +7,12 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
-import copier
 import pytest
 import yaml
 from brokers import OwnNames
-from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, git, run, succeed, tree
+from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, run, succeed
 from examples import DATABASES, ODD
 from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
@@ -22,7 +20,6 @@ from sqlalchemy import URL, make_url
 from walk import BIN
 
 from mailroom.testing.databases import HERE
-from mailroom.testing.plugin import fresh_database
 
 SERVERS = DATABASES[1:]
 DRIVERS = {"sqlite": {"aiosqlite"}, "postgres": {"asyncpg"}, "sqlserver": {"aioodbc", "pyodbc"}}
@@ -34,12 +31,6 @@ def urls(project: Path) -> tuple[URL, URL]:
     """Where settings.toml and .env.example say that the database is."""
     checked_in = tomllib.loads(read(project, "settings.toml"))["database"]["url"]
     return make_url(checked_in), make_url(variables(project)["DATABASE__URL"])
-
-
-@pytest.fixture
-def postgres_url(tmp_path: Path) -> Iterator[str]:
-    with fresh_database("postgres", tmp_path) as url:
-        yield url
 
 
 # What is there
@@ -63,16 +54,6 @@ def test_what_a_user_reads_speaks_of_no_other_database(shop_on: ProjectOn, datab
     text = read(shop_on(database), name)
     others = "|".join(words for kind, words in WORDS.items() if kind != database)
     assert re.findall(others, text, re.IGNORECASE) == []
-
-
-def test_another_database_is_an_answer_that_an_update_takes(shop_on: ProjectOn, own_shop: Path) -> None:
-    """As mailroom says where it finds a URL of a database that the project was made without."""
-    git("init", "--quiet", cwd=own_shop)
-    git("add", "--all", cwd=own_shop)
-    git("commit", "--quiet", "--message", "Ours", cwd=own_shop)
-    copier.run_update(own_shop, {"database": "postgres"}, defaults=True, overwrite=True, quiet=True)
-    shutil.rmtree(own_shop / ".git")
-    assert tree(own_shop) == tree(shop_on("postgres"))
 
 
 # The server for development

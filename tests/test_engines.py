@@ -7,7 +7,7 @@ from pathlib import Path
 import copier
 import pytest
 import yaml
-from checkout import ROOT, TAG, Render, git, tree
+from checkout import ROOT, Render, tree
 from cookiecutter.main import cookiecutter
 from examples import COMBINATIONS, DATABASES, TRANSPORTS
 from hypothesis import HealthCheck, given, settings
@@ -78,31 +78,3 @@ def test_nothing_needs_trust() -> None:
     settings = yaml.safe_load((ROOT / "copier.yml").read_text(encoding="utf-8"))
     assert not {"_tasks", "_migrations", "_jinja_extensions"} & settings.keys()
     assert "_extensions" not in json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
-
-
-def test_an_update_leaves_alone_what_is_the_users(template: Path, own_shop: Path, by_copier: Render) -> None:
-    """Edited, deleted and added files of the user stay as they are; the framework is replaced."""
-    newer = own_shop.parent / "newer"
-    git("clone", "--quiet", str(template), str(newer), cwd=own_shop)
-    inner = newer / "{{cookiecutter.project_slug}}"
-    for path in [
-        inner / "src/{{cookiecutter.package_name}}/__init__.py",
-        inner / "src/mailroom/errors.py",
-        inner / "migrations/versions/0002_orders.py",
-        inner / "migrations/env.py",
-    ]:
-        path.write_text(path.read_text(encoding="utf-8") + "# newer\n", encoding="utf-8")
-    git("commit", "--quiet", "--all", "--message", "Newer", cwd=newer)
-    git("tag", "v0.2.0", cwd=newer)
-
-    answers = own_shop / ".copier-answers.yml"
-    answers.write_text(answers.read_text(encoding="utf-8").replace(str(template), str(newer)), encoding="utf-8")
-    (own_shop / "migrations/versions/0002_orders.py").unlink()
-    git("init", "--quiet", cwd=own_shop)
-    git("add", "--all", cwd=own_shop)
-    git("commit", "--quiet", "--message", "Ours", cwd=own_shop)
-    copier.run_update(own_shop, defaults=True, overwrite=True, quiet=True)
-
-    changed = git("status", "--porcelain", cwd=own_shop).split()[1::2]
-    assert changed == [".copier-answers.yml", "migrations/env.py", "src/mailroom/errors.py"]
-    assert f"_commit: '{TAG}'" not in answers.read_text(encoding="utf-8")

@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 from checkout import ROOT, TAG, Render, git, succeed
+from updating import origin
 
 SLUG = "{{cookiecutter.project_slug}}"
+WHAT_TO_DO = "replace the line below by these two and commit"
 COOKIECUTTER = Path(sys.executable).with_name("cookiecutter")
-
-
-def origin(project: Path) -> tuple[str | None, str | None]:
-    answers = yaml.safe_load((project / ".copier-answers.yml").read_text(encoding="utf-8"))
-    return answers.get("_commit"), answers.get("_src_path")
 
 
 @pytest.fixture(params=["by_cookiecutter", "by_copier"])
@@ -66,14 +63,18 @@ def test_a_commit_beyond_the_newest_tag_is_recorded_as_such_and_never_as_a_branc
 
 def test_a_template_without_git_has_no_origin(render: Render, clone: Path, into: Path) -> None:
     shutil.rmtree(clone / ".git")
-    assert origin(render(into, source=clone)) == (None, None)
+    project = render(into, source=clone)
+    assert origin(project) == (None, ".")
+    assert WHAT_TO_DO in (project / ".copier-answers.yml").read_text(encoding="utf-8")
 
 
 def test_a_template_inside_another_repository_has_no_origin(render: Render, clone: Path, into: Path) -> None:
     shutil.rmtree(clone / ".git")
     git("init", "--quiet", cwd=clone.parent)
     git("commit", "--quiet", "--allow-empty", "--message", "Something else", cwd=clone.parent)
-    assert origin(render(into, source=clone)) == (None, None)
+    project = render(into, source=clone)
+    assert origin(project) == (None, ".")
+    assert WHAT_TO_DO in (project / ".copier-answers.yml").read_text(encoding="utf-8")
 
 
 def test_an_abbreviation_that_only_cookiecutter_knows_is_recorded_as_the_address_behind_it(
@@ -92,7 +93,7 @@ def test_an_abbreviation_that_only_cookiecutter_knows_is_recorded_as_the_address
     ("change", "note"),
     [
         (lambda clone: (clone / "LICENSE").write_text("changed"), "uncommitted changes"),
-        (lambda clone: shutil.rmtree(clone / ".git"), "cannot update this project"),
+        (lambda clone: shutil.rmtree(clone / ".git"), "before you update, see .copier-answers.yml"),
     ],
     ids=["uncommitted changes", "no repository"],
 )

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import copier
 import pytest
 from brokers import HERE, OwnNames
-from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, git, run, succeed, tree
+from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, run, succeed
 from examples import DATABASES, ODD, TRANSPORTS
 from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
@@ -63,16 +62,6 @@ def test_what_a_user_reads_speaks_of_no_broker_where_there_is_none(
     shop_on: ProjectOn, database: str, name: str
 ) -> None:
     assert re.findall(r"rabbit|amqp", read(shop_on(database), name), re.IGNORECASE) == []
-
-
-def test_another_transport_is_an_answer_that_an_update_takes(shop_on: ProjectOn, own_shop: Path) -> None:
-    """As mailroom says where the settings name a transport that the project was made without."""
-    git("init", "--quiet", cwd=own_shop)
-    git("add", "--all", cwd=own_shop)
-    git("commit", "--quiet", "--message", "Ours", cwd=own_shop)
-    copier.run_update(own_shop, {"transport": "rabbitmq"}, defaults=True, overwrite=True, quiet=True)
-    shutil.rmtree(own_shop / ".git")
-    assert tree(own_shop) == tree(shop_on("sqlite", "rabbitmq"))
 
 
 def test_a_provider_that_is_not_in_the_project_is_refused_with_the_command_that_brings_it(shop_on: ProjectOn) -> None:

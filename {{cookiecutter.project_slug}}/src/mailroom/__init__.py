@@ -13,8 +13,9 @@ from mailroom.messaging.handlers import Context, Handlers
 from mailroom.persistence.aggregates import RaisesEvents
 from mailroom.persistence.tables import UtcDateTime
 from mailroom.settings import Settings
+from mailroom.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ConfigurationError",

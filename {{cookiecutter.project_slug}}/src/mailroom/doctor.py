@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from mailroom import posture as postures
+from mailroom import version
 from mailroom.checks import Check, Status
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
 from mailroom.outbox.inspection import OutboxInspection
@@ -16,6 +17,7 @@ from mailroom.persistence.database import Database
 from mailroom.posture import Posture, named
 from mailroom.settings import Settings
 from mailroom.settings_sections import DEFAULT_SOURCE
+from mailroom.version import VERSION
 
 __all__ = ["Check", "Status", "examine"]
 
@@ -32,6 +34,7 @@ async def examine(
 
     `load` reads the settings, `command` is the service's command line, `now` is the clock of this process.
     """
+    yield _version()
     try:
         settings = load()
     except ConfigurationError as error:
@@ -43,6 +46,19 @@ async def examine(
     for name in settings.sources:
         async for check in _source(name, posture, settings, command, now):
             yield check if name == DEFAULT_SOURCE else replace(check, name=named(check.name, name))
+
+
+def _version() -> Check:
+    """An update changes both, so they differ where one is not finished, or a file was changed by hand."""
+    recorded = version.recorded()
+    if recorded in (None, VERSION):
+        return Check(name="version", status=Status.OK, found=f"mailroom {VERSION}")
+    return Check(
+        name="version",
+        status=Status.TO_DO,
+        found=f"mailroom {VERSION}, and {version.ANSWERS} says {recorded}",
+        remedy="finish the update, or undo it: src/mailroom and that file change together",
+    )
 
 
 async def _source(

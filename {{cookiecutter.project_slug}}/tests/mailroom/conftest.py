@@ -15,6 +15,7 @@ import support
 from support import Compose
 
 from mailroom import Handlers, Mailroom, Settings
+from mailroom.persistence import schema
 from mailroom.testing.plugin import fresh_database
 
 # What a machine is slow at depends on what else it does, so a slow example says nothing about the code.
@@ -46,7 +47,7 @@ def logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def alembic_ini(tmp_path: Path) -> Path:
-    """Of a project in a folder of its own, with the migration and the tables of mailroom and no others."""
+    """Of a project in a folder of its own, with the migrations and the tables of mailroom and no others."""
     (tmp_path / "migrations" / "versions").mkdir(parents=True)
     for name in ("env.py", "script.py.mako", "versions/0001_initial.py"):
         shutil.copy(MIGRATIONS / name, tmp_path / "migrations" / name)
@@ -56,6 +57,7 @@ def alembic_ini(tmp_path: Path) -> Path:
         "[mailroom]\nmodels = mailroom.persistence.tables:MailroomBase.metadata\n",
         encoding="utf-8",
     )
+    schema.take_steps(ini=ini)
     return ini
 
 

@@ -28,6 +28,7 @@ from mailroom.errors import ConfigurationError
 from mailroom.events import Event
 from mailroom.outbox import administration
 from mailroom.outbox.leases import Leases
+from mailroom.persistence import steps
 from mailroom.persistence.tables import InboxMessage, OutboxMessage
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -263,6 +264,30 @@ class TestDb:
         assert result.exit_code == 1
         assert "ix_inbox_messages_processed_on" in result.stdout
         assert len(empty.json("db", "check")["differences"]) == 1
+
+    def test_the_framework_has_nothing_to_write_where_every_step_is_taken(self, bank: Bank, tmp_path: Path) -> None:
+        result = bank("db", "revision", "--framework")
+        assert (result.exit_code, "nothing to write" in result.stdout) == (0, True)
+        assert [path.name for path in (tmp_path / "versions").glob("*.py")] == ["0001_initial.py"]
+        assert bank("db", "revision", "--framework", "-m", "ours").exit_code == 2
+
+    def test_the_framework_writes_what_a_newer_version_of_it_needs(
+        self, empty: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Models are not compared before: the difference would go into a migration of the project's own."""
+        empty("db", "upgrade")
+        nothing = {"upgrade": lambda: None, "downgrade": lambda: None}
+        monkeypatch.setattr(steps, "STEPS", (steps.Step(number=999, what="change nothing", **nothing),))
+        for command in (["check"], ["revision", "-m", "more"]):
+            refused = empty("db", *command)
+            assert refused.exit_code == 1
+            assert "run: bank db revision --framework" in refused.stderr
+
+        assert "bank db upgrade" in empty("db", "revision", "--framework").stdout
+        written = (tmp_path / "versions" / "mailroom_999_change_nothing.py").read_text(encoding="utf-8")
+        assert 'None = "0001"' in written, "in double quotes: it was formatted"
+        assert "at mailroom_999" in empty("db", "upgrade").stdout
+        assert empty("db", "check").exit_code == 0
 
     def test_revision_writes_the_next_migration(self, empty: Bank, tmp_path: Path) -> None:
         empty("db", "upgrade")

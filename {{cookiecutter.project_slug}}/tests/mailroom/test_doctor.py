@@ -14,7 +14,7 @@ from databases import out_of_reach
 from support import Deposited
 from typer.testing import CliRunner
 
-from mailroom import Context, Handlers, Mailroom, Settings, doctor
+from mailroom import Context, Handlers, Mailroom, Settings, __version__, doctor
 from mailroom.cli import create_cli
 from mailroom.doctor import Status
 from mailroom.errors import ConfigurationError
@@ -98,6 +98,7 @@ class TestExamination:
         checks = await patient.examined()
         assert statuses(checks) == {}
         assert list(checks) == [
+            "version",
             "settings",
             "posture",
             "database",
@@ -110,11 +111,29 @@ class TestExamination:
         ]
         assert all(check.remedy is None for check in checks.values())
 
+    @pytest.mark.parametrize(
+        ("commit", "status"),
+        [
+            (f"v{__version__}", Status.OK),
+            (f"v{__version__}-3-g0123456", Status.OK),
+            ("0123456", Status.OK),
+            ("v99.0.0", Status.TO_DO),
+        ],
+    )
+    def test_the_version_is_the_one_that_the_answers_file_names(
+        self, patient: Patient, commit: str, status: Status
+    ) -> None:
+        """Where that names a release: between two of them nobody has said what the next one is called."""
+        Path(".copier-answers.yml").write_text(f"# Read by copier.\n_commit: '{commit}'\n", encoding="utf-8")
+        checks = asyncio.run(patient.examined())
+        assert checks["version"].status is status
+        assert f"mailroom {__version__}" in checks["version"].found
+
     async def test_settings_that_cannot_be_read_are_wrong_and_end_the_examination(self) -> None:
         def unreadable() -> Settings:
             raise ConfigurationError("no settings.toml here")
 
-        (check,) = [check async for check in doctor.examine(unreadable, command="bank")]
+        *_, check = [check async for check in doctor.examine(unreadable, command="bank")]
         assert (check.name, check.status, check.found) == ("settings", Status.WRONG, "no settings.toml here")
 
     async def test_a_refused_posture_is_wrong_and_the_rest_is_looked_at_all_the_same(self, patient: Patient) -> None:

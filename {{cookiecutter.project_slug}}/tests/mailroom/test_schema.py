@@ -10,16 +10,17 @@ from uuid import uuid4
 
 import pytest
 from alembic import command as alembic
+from alembic import op
 from alembic.config import Config
 from databases import on_sqlite
 from pydantic import SecretStr
-from sqlalchemy import insert, inspect, make_url, text
+from sqlalchemy import Column, Unicode, insert, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from support import outbox_row, query
 
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
-from mailroom.persistence import schema
+from mailroom.persistence import schema, steps
 from mailroom.persistence.database import create_engine
 from mailroom.persistence.tables import OutboxMessage
 from mailroom.settings import DatabaseSettings
@@ -38,6 +39,7 @@ both = (none, parcels)
 nonsense = "parcels"
 """
 
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
 MOMENT = {"sqlite": "DATETIME", "postgresql": "TIMESTAMP WITH TIME ZONE", "mssql": "DATETIMEOFFSET"}
 
 REVISION = """
@@ -296,6 +298,73 @@ async def test_models_that_are_no_metadata_are_refused(
 
     with pytest.raises(ConfigurationError, match=f"models = .*:{attribute}.*{reason}"):
         await schema.upgrade(engine, ini=project.ini)
+
+
+# What a version of mailroom changes in its tables
+
+
+def note_step(number: int) -> steps.Step:
+    return steps.Step(
+        number=number,
+        what=f"add note {number}",
+        upgrade=lambda: op.add_column("outbox_messages", Column(f"note_{number}", Unicode(20))),
+        downgrade=lambda: op.drop_column("outbox_messages", f"note_{number}"),
+    )
+
+
+@pytest.fixture
+def newer(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mailroom that has changed its tables twice since the project was made."""
+    last = max((step.number for step in steps.STEPS), default=1)
+    monkeypatch.setattr(steps, "STEPS", (*steps.STEPS, note_step(last + 1), note_step(last + 2)))
+
+
+@pytest.mark.reflection
+@pytest.mark.usefixtures("newer")
+async def test_a_migration_takes_each_step_of_mailroom_and_takes_it_back(engine: AsyncEngine, project: Project) -> None:
+    """After the migrations that the project has; 0001 is as it was."""
+    project.add_revision("ours", ["pass"])
+    before = (project.versions / "0001_initial.py").read_bytes()
+    await schema.upgrade(engine, ini=project.ini)
+    missing = [step.revision for step in schema.needed(ini=project.ini).missing_steps]
+    with pytest.raises(SchemaError) as refusal:
+        await schema.ensure_migrated(engine, command="shop", ini=project.ini)
+    assert len(missing) == 2
+    assert str(refusal.value) == (
+        f"the database {project.database.safe_url} is not ready: "
+        + "; ".join(f"no migration takes mailroom's step {one[9:]}, add note {one[9:]}" for one in missing)
+        + "; run: shop db revision --framework, then shop db upgrade"
+    )
+
+    written = schema.take_steps(ini=project.ini)
+    assert [path.name for path in written] == [f"{one}_add_note_{one[9:]}.py" for one in missing]
+    assert "Revises: ours" in written[0].read_text(encoding="utf-8")
+    assert schema.take_steps(ini=project.ini) == []
+    assert (project.versions / "0001_initial.py").read_bytes() == before
+
+    await schema.upgrade(engine, ini=project.ini)
+    await schema.ensure_migrated(engine, command="shop", ini=project.ini)
+    notes = {one.replace("mailroom", "note") for one in missing}
+    assert notes <= await columns_of_the_outbox(engine)
+    await schema.downgrade(engine, "ours", ini=project.ini)
+    assert not notes & await columns_of_the_outbox(engine)
+
+
+async def columns_of_the_outbox(engine: AsyncEngine) -> set[str]:
+    async with engine.connect() as connection:
+        found = await connection.run_sync(lambda sync: inspect(sync).get_columns("outbox_messages"))
+        return {column["name"] for column in found}
+
+
+async def test_a_step_that_an_older_mailroom_does_not_know_is_refused(engine: AsyncEngine, project: Project) -> None:
+    project.add_revision("mailroom_999", ["from mailroom.persistence import steps", "steps.upgrade(999)"])
+    with pytest.raises(SchemaError, match=r"step 999 of mailroom's tables, which this mailroom does not know"):
+        await schema.upgrade(engine, ini=project.ini)
+
+
+def test_the_migrations_of_this_project_take_every_step_of_mailroom() -> None:
+    """If not: run `db revision --framework`, read what it wrote, and apply it with `db upgrade`."""
+    assert schema.needed(ini=MIGRATIONS.parent / "alembic.ini").missing_steps == ()
 
 
 # Finding the migrations

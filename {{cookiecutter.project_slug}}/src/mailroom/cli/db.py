@@ -13,7 +13,7 @@ from mailroom.cli.output import as_json, refuse, say
 from mailroom.errors import ConfigurationError, SchemaError
 from mailroom.persistence import schema
 from mailroom.persistence.database import create_engine
-from mailroom.settings import Settings
+from mailroom.settings import DatabaseSettings, Settings
 from mailroom.settings_sections import DEFAULT_SOURCE
 
 T = TypeVar("T")
@@ -23,24 +23,31 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
     """The commands for a project whose command line is called `name`."""
     app = typer.Typer(help="Migrate the databases, and see where they stand.", no_args_is_help=True)
 
-    def in_each(source: str | None, work: Callable[[AsyncEngine, str], Awaitable[T]]) -> dict[str, T]:
-        """What `work` returned for the data source, or for every one; by name."""
+    def named(source: str | None) -> dict[str, DatabaseSettings]:
+        """The data source of that name, or every one."""
         known = settings().sources
         if source is not None and source not in known:
             raise ConfigurationError(f"there is no data source {source}; there are: {', '.join(known)}")
+        return {one: database for one, database in known.items() if source in (None, one)}
+
+    def in_each(source: str | None, work: Callable[[AsyncEngine, str], Awaitable[T]]) -> dict[str, T]:
+        """What `work` returned for the data source, or for every one; by name."""
+        chosen = named(source)
 
         async def run(one: str) -> T:
-            engine = create_engine(known[one])
+            engine = create_engine(chosen[one])
             try:
                 return await work(engine, one)
             finally:
                 await engine.dispose()
 
-        return {one: asyncio.run(run(one)) for one in (known if source is None else [source])}
+        return {one: asyncio.run(run(one)) for one in chosen}
 
     async def ensure_newest(engine: AsyncEngine, source: str) -> None:
         """Raises SchemaError, with the command to run: what is new is told from the newest migration on."""
         needed = schema.needed(source=source)
+        if needed.problems:
+            raise SchemaError("; ".join(needed.problems), remedy=f"run: {name} db revision --framework")
         at = set(await schema.current(engine))
         if at != needed.heads and at <= needed.known:
             where = f"at migration {', '.join(sorted(at))}" if at else "not migrated"
@@ -81,13 +88,24 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
         """Write the first migration of a further data source: the one that makes both tables."""
         say(f"wrote {schema.init(data_source)}; apply it with: {name} db upgrade")
 
-    @app.command(epilog=examples(name, 'db revision -m "parcels"', 'db revision -m "fill in carriers" --empty'))
+    @app.command(epilog=examples(name, 'db revision -m "parcels"', "db revision --framework"))
     def revision(
-        message: Annotated[str, typer.Option("--message", "-m", help="What the migration does, in a few words.")],
+        message: Annotated[str, typer.Option("--message", "-m", help="What the migration does, in a few words.")] = "",
         empty: Annotated[bool, typer.Option("--empty", help="Do not compare; write an empty migration.")] = False,
-        data_source: DataSource = DEFAULT_SOURCE,
+        framework: Annotated[
+            bool, typer.Option("--framework", help="Write what a new version of mailroom needs; asks no database.")
+        ] = False,
+        data_source: Annotated[
+            str | None,
+            typer.Option("--data-source", metavar="NAME", help="Unset: `default`, and every one with --framework."),
+        ] = None,
     ) -> None:
         """Write the next migration, from the difference between the models and the database."""
+        if framework:
+            if message or empty:
+                refuse("--framework knows what to write, and what to call it; leave out --message and --empty")
+            write_steps(data_source)
+            return
         if not message.strip():
             refuse('the message is empty, and it names the migration; say what it does, as in -m "add parcels"')
 
@@ -96,8 +114,17 @@ def create(name: str, settings: Callable[[], Settings]) -> typer.Typer:
                 await ensure_newest(engine, source)
             return await schema.revision(engine, message, autogenerate=not empty, source=source)
 
-        written = in_each(data_source, write)[data_source]
-        say(f"wrote {written}; read it before you apply it with: {name} db upgrade")
+        ((_, written),) = in_each(data_source or DEFAULT_SOURCE, write).items()
+        say_written(written)
+
+    def write_steps(data_source: str | None) -> None:
+        written = [path for source in named(data_source) for path in schema.take_steps(source=source)]
+        say_written(*written)
+        if not written:
+            say("nothing to write: the migrations make the tables that this mailroom needs")
+
+    def say_written(*paths: Path) -> None:
+        say(*(f"wrote {path}; read it before you apply it with: {name} db upgrade" for path in paths))
 
     @app.command(epilog=examples(name, "db check", "db check --json"))
     def check(data_source: EverySource = None, json: Json = False) -> None:

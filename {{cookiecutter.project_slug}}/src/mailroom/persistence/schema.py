@@ -31,8 +31,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from mailroom.errors import ConfigurationError, DatabaseUnavailableError, SchemaError
 from mailroom.log import get_logger
+from mailroom.persistence import steps
 from mailroom.persistence.database import reading
 from mailroom.persistence.engines import engine_kind
+from mailroom.persistence.steps import Step
 from mailroom.persistence.tables import MailroomBase
 from mailroom.settings_sections import DEFAULT_SOURCE
 
@@ -83,7 +85,27 @@ def init(source: str, *, ini: Path | None = None) -> Path:
         raise SchemaError(f"the data source {source} has its first migration already: {folder / INITIAL}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INITIAL).write_bytes(first.read_bytes())
+    take_steps(ini=ini, source=source)
     return folder / INITIAL
+
+
+def take_steps(*, ini: Path | None = None, source: str = DEFAULT_SOURCE) -> list[Path]:
+    """Write a migration for each step of mailroom's tables that none takes; return their paths. Asks no database."""
+    migrations = config(ini, source)
+    written: list[Path] = []
+    for step in needed(ini=ini, source=source).missing_steps:
+        with _alembic_errors():
+            script = ScriptDirectory.from_config(migrations).generate_revision(
+                step.revision,
+                step.what,
+                imports="\nfrom mailroom.persistence import steps\n",
+                upgrades=f"steps.upgrade({step.number})",
+                downgrades=f"steps.downgrade({step.number})",
+            )
+        written += [Path(script.path)] if script else []
+    for path in written:
+        _format(path)
+    return written
 
 
 async def upgrade(
@@ -176,9 +198,9 @@ async def ensure_migrated(
         )
     problems = _lacking(state, code)
     if problems:
-        raise SchemaError(
-            f"the database {_name(engine)} is not ready: {'; '.join(problems)}", remedy=f"run: {command} db upgrade"
-        )
+        commands = ["db revision --framework"] * bool(code.missing_steps) + ["db upgrade"]
+        remedy = "run: " + ", then ".join(f"{command} {one}" for one in commands)
+        raise SchemaError(f"the database {_name(engine)} is not ready: {'; '.join(problems)}", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -189,6 +211,13 @@ class Needed:
     known: frozenset[str] = frozenset()
     are_at_hand: bool = True
     """False for an installed service without alembic.ini: only the tables are checked then."""
+    missing_steps: tuple[Step, ...] = ()
+    """Those of mailroom's tables that no migration takes."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What the migrations lack, whatever database they run on; one line each."""
+        return [f"no migration takes mailroom's step {step.number}, {step.what}" for step in self.missing_steps]
 
 
 def needed(*, ini: Path | None = None, source: str = DEFAULT_SOURCE) -> Needed:
@@ -199,7 +228,8 @@ def needed(*, ini: Path | None = None, source: str = DEFAULT_SOURCE) -> Needed:
     with _alembic_errors():
         scripts = ScriptDirectory.from_config(config(found, source))
         known = frozenset(script.revision for script in scripts.walk_revisions())
-        return Needed(heads=frozenset(scripts.get_heads()), known=known)
+        missing = tuple(step for step in steps.STEPS if step.revision not in known)
+        return Needed(heads=frozenset(scripts.get_heads()), known=known, missing_steps=missing)
 
 
 async def lacking(engine: AsyncEngine, needed: Needed) -> list[str]:
@@ -223,7 +253,7 @@ def _lacking(state: _State, needed: Needed) -> list[str]:
     if needed.are_at_hand and not _unknown(state, needed) and needed.heads != set(state.revisions):
         at = f"at migration {', '.join(state.revisions)}" if state.revisions else "not migrated"
         problems.append(f"it is {at}, and this code needs {', '.join(sorted(needed.heads))}")
-    return problems
+    return [*problems, *needed.problems]
 
 
 async def _state(engine: AsyncEngine) -> _State:
