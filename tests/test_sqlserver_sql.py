@@ -94,12 +94,8 @@ class SqlServer:
 
     def take_down(self, statement: ClauseElement, parameters: Any = None) -> Answer:
         first = parameters[0] if isinstance(parameters, list) else parameters
-        told = statement.compile(
-            dialect=DIALECT,
-            column_keys=list(first) if first else None,
-            compile_kwargs={"render_postcompile": True},
-        )
-        self.said.append(str(told))
+        told = statement.compile(dialect=DIALECT, column_keys=list(first) if first else None)
+        self.said.append(told.construct_expanded_state(first).statement)  # type: ignore[attr-defined]
         self.compiled.append(told)
         return Answer(self._ids)
 
@@ -243,8 +239,14 @@ async def test_parameters_are_bound_in_the_type_of_the_column_that_they_are_comp
 
 def test_whoever_migrates_takes_a_lock_of_the_application_first(server: SqlServer) -> None:
     driver = SimpleNamespace(_conn=SimpleNamespace(timeout=60))
-    connection = SimpleNamespace(connection=SimpleNamespace(driver_connection=driver), execute=server.take_down)
+    kept = []
+    connection = SimpleNamespace(
+        connection=SimpleNamespace(driver_connection=driver),
+        execute=server.take_down,
+        detach=lambda: kept.append("out of the pool"),
+    )
     SqlServerEngine().before_migrating(connection)  # type: ignore[arg-type]
+    assert kept == ["out of the pool"], "another one would get a session without bounds"
     (said,) = server.said
     assert "sp_getapplock @Resource = 'mailroom/migration'" in said
     assert sqlglot.parse(said, read="tsql")

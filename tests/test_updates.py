@@ -1,5 +1,5 @@
 """`copier update`: the next version of the template reaches a project, whichever engine made it, and what its people
-wrote stays (DESIGN rule 5, FAULTS F20, F21). Both engines are driven by their command lines.
+wrote stays (FAULTS F20, F21). Both engines are driven by their command lines.
 """
 
 import re

@@ -22,7 +22,7 @@ OF_THE_TEMPLATE = (
 )
 SHARED = {
     "pyproject.toml": ('"structlog>=25.5,', '"structlog>=25.5.0,'),
-    "settings.toml": ("# batch_size = 50\n", "# batch_size = 60\n"),
+    "settings.toml": ("# batch_size = 100\n", "# batch_size = 120\n"),
     "README.md": ("## Updates\n", "## How to update\n"),
 }
 OF_THE_USER = (
