@@ -249,6 +249,26 @@ class TestPublishing:
             with pytest.raises(ConnectionLostError, match="confirm_timeout_seconds"):
                 await mailroom.transport.publish(encode(Deposited(amount=1)), 1)
 
+    async def test_messages_that_are_overdue_one_after_another_are_suspects_each(
+        self, run: Run, broker: Broker
+    ) -> None:
+        """The second one's time is up while the first still waits for the connection to be given up."""
+        slow = {"confirm_timeout_seconds": 0.3, "connect_timeout_seconds": 0.5, "heartbeat_seconds": 60}
+        async with proxied(broker) as proxy, run(sections={"rabbitmq": slow}) as mailroom:
+            proxy.is_silent = True
+            publisher, sending = transport_of(mailroom)._publisher, []
+            for number in range(1, 4):
+                before = asyncio.get_running_loop().time()
+                sending.append(asyncio.create_task(mailroom.transport.publish(encode(Deposited(amount=number)), 1)))
+
+                async def is_later(number: int = number, before: float = before) -> bool:
+                    return len(publisher._in_flight) == number and asyncio.get_running_loop().time() > before + 0.02
+
+                await until(is_later)
+            for outcome in await asyncio.gather(*sending, return_exceptions=True):
+                assert isinstance(outcome, ConnectionLostError)
+            assert len(publisher._in_flight) == 0
+
     async def test_a_broker_that_is_away_costs_no_attempt_and_the_service_starts_without_it(
         self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -414,7 +434,7 @@ class TestRecovery:
             )
             closing = asyncio.get_running_loop().create_future()
             closing.cancel()
-            publishing._note_loss(closing)
+            publishing._note_loss(before, closing)
 
             async def is_another() -> bool:
                 return publishing.is_open and publishing._connection is not before
@@ -422,6 +442,19 @@ class TestRecovery:
             await until(is_another)
             await mailroom.publish(Deposited(amount=1))
             await done(mailroom, "1")
+
+    async def test_the_late_end_of_a_connection_that_was_given_up_is_no_loss_of_the_next(self, run: Run) -> None:
+        async with run(handling(note)) as mailroom:
+            publishing = transport_of(mailroom).link
+            before = publishing._connection
+            assert before is not None
+            await publishing.close()
+            await publishing.channel()
+            closing = asyncio.get_running_loop().create_future()
+            closing.cancel()
+            publishing._note_loss(before, closing)
+            assert not publishing.lost.is_set()
+            assert publishing.problem is None
 
     async def test_each_loss_of_the_connection_is_told(
         self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture

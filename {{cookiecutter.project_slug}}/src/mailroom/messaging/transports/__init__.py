@@ -13,7 +13,7 @@ __all__ = ["PACKAGES", "TransportFactory", "transport_factory"]
 
 TransportFactory = Callable[[Settings, Consumer], Transport]
 
-PACKAGES: dict[str, tuple[str, ...]] = {"in_process": (), "rabbitmq": ("aio_pika",)}
+PACKAGES: dict[str, tuple[str, ...]] = {"in_process": (), "rabbitmq": ("aiormq",)}
 """Every provider that mailroom knows, and the packages that it needs."""
 
 

@@ -1,6 +1,7 @@
 """One connection to the broker: opened when it is needed, and opened again after it broke (contract R4)."""
 
 import asyncio
+from functools import partial
 from typing import Any, cast
 
 from aiormq import Channel
@@ -81,7 +82,6 @@ class Link:
             try:
                 async with asyncio.timeout(self._settings.connect_timeout_seconds):
                     await connection.connect()
-                    await connection.ready()
             except ProbableAuthenticationError as error:
                 self.problem = f"{self._settings.safe_url} refuses the login: {describe(error)}"
                 raise LoginRefusedError(
@@ -89,7 +89,7 @@ class Link:
                 ) from error
             except (*LOST, TimeoutError, EOFError) as error:
                 raise self._unavailable(error) from error
-            connection.closing.add_done_callback(self._note_loss)
+            connection.closing.add_done_callback(partial(self._note_loss, connection))
             self._connection = connection
             self.problem = None
             self.lost.clear()
@@ -100,7 +100,10 @@ class Link:
         url = URL(self._settings.url.get_secret_value())
         return url.update_query({"heartbeat": str(self._settings.heartbeat_seconds), "name": self._name, **url.query})
 
-    def _note_loss(self, closing: "asyncio.Future[Any]") -> None:
+    def _note_loss(self, connection: Connection, closing: "asyncio.Future[Any]") -> None:
+        """Of the connection in use: one that was given up may end long after the next one was opened."""
+        if connection is not self._connection:
+            return
         error = None if closing.cancelled() else closing.exception()
         self.problem = f"{self._settings.safe_url} closed the connection: {describe(error)}"
         self.lost.set()

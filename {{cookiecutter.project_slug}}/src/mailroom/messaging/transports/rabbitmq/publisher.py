@@ -100,14 +100,21 @@ class _InFlight:
             self._timer = loop.call_later(self.bound_seconds, self._look)
 
     def leave(self) -> None:
-        del self._since[_this_task()]
+        self._since.pop(_this_task(), None)
+        if not self._since and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def is_overdue(self) -> bool:
-        """Whether this task was cancelled for that. The cancellation is taken back; somebody else's stays."""
+        """Whether this task was cancelled for that. The cancellation is taken back; somebody else's stays.
+
+        It has left then, and may take its time: it is cancelled only once.
+        """
         task = _this_task()
         if task not in self._overdue:
             return False
         self._overdue.remove(task)
+        self.leave()
         task.uncancel()
         return True
 
