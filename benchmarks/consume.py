@@ -119,7 +119,7 @@ async def compare(database: str, broker: str, *, count: int, rounds: int) -> dic
         for number in range(1 + rounds):
             order = list(CONSUMERS) if number % 2 else list(reversed(CONSUMERS))
             for name in order:
-                await publish(broker, prefix, [{"number": n} for n in range(count)])
+                await publish(broker, prefix, [json.dumps({"number": n}).encode() for n in range(count)])
                 took = await CONSUMERS[name](given[name], count)
                 await check(opened_database, count)
                 if number:

@@ -15,23 +15,16 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from uuid import uuid4
 
 import aio_pika
-from full_tables import PENDING, fill, fresh, settle
+from full_tables import PENDING, MailroomBase, Settings, fill, fresh, settle
+from services import BROKER, Happened, publish
 
-from mailroom import IntegrationEvent, Mailroom, Settings
-from mailroom.persistence.tables import MailroomBase
+from mailroom import Mailroom
 
-BROKER = "amqp://guest:guest@127.0.0.1:5672/"
-NOW = datetime.now(UTC)
-IN_FLIGHT = 500
-"""How many publishes the client has under way at once; more make it no faster."""
-
-
-class Happened(IntegrationEvent, name="bench.happened"):
-    number: int
+BODY = b'{"number": 1}'
+"""What `fill` puts into a row."""
 
 
 @asynccontextmanager
@@ -54,31 +47,6 @@ async def exchange_with_a_queue(url: str) -> AsyncIterator[tuple[str, Callable[[
         finally:
             await channel.queue_delete(name)
             await channel.exchange_delete(name)
-
-
-async def publish(url: str, exchange: str, count: int) -> float:
-    """So many messages over aio-pika, confirmed. Returns how many seconds that took."""
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel(publisher_confirms=True)
-        to = await channel.get_exchange(exchange, ensure=False)
-        began = time.perf_counter()
-        numbers = iter(range(count))
-
-        async def one_after_another() -> None:
-            for _ in numbers:
-                message = aio_pika.Message(
-                    b'{"number": 1}',
-                    content_type="application/json",
-                    delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-                    message_id=str(uuid4()),
-                    type=Happened.event_name,
-                    timestamp=NOW,
-                    headers={"mailroom-version": 1, "mailroom-occurred-on": "2026-01-01T00:00:00+00:00"},
-                )
-                await to.publish(message, Happened.event_name, mandatory=True)
-
-        await asyncio.gather(*(one_after_another() for _ in range(IN_FLIGHT)))
-        return time.perf_counter() - began
 
 
 async def relay(mailroom: Mailroom, count: int, keys: int) -> float:
@@ -109,7 +77,7 @@ async def compare(database: str, broker: str, *, count: int, rounds: int, keys: 
         for number in range(1 + rounds):
             for side in ("client", "relay") if number % 2 else ("relay", "client"):
                 if side == "client":
-                    took = await publish(broker, exchange, count)
+                    took = await publish(broker, exchange, [BODY] * count)
                 else:
                     took = await relay(mailroom, count, keys)
                 await empty(count)
