@@ -302,6 +302,13 @@ class TestPublishing:
         assert "hush" not in str(refused.value)
         assert "rabbitmq.url" in str(refused.value)
 
+    async def test_a_virtual_host_that_is_not_there_is_named(self, compose: Compose, broker: Broker) -> None:
+        sections = broker.settings()
+        sections["rabbitmq"]["url"] = f"{broker.url.rstrip('/')}/nowhere"
+        mailroom = await compose(**sections)
+        with pytest.raises(TransportUnavailableError, match="there is no virtual host nowhere, or it is closed"):
+            await mailroom.ensure_connected()
+
 
 class TestTopology:
     async def test_declaring_twice_changes_nothing(self, run: Run) -> None:

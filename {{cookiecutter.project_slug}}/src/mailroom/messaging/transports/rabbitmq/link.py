@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, cast
 
 from aiormq import Channel
-from aiormq.exceptions import AMQPError, ProbableAuthenticationError
+from aiormq.exceptions import AMQPError, InvalidFrameError, ProbableAuthenticationError
 from yarl import URL
 
 from mailroom.errors import TransportUnavailableError
@@ -54,11 +54,11 @@ class Link:
                 return cast(Channel, channel)
         except (*LOST, TimeoutError) as error:
             await self.close()
-            raise self._unavailable(error) from error
+            raise self._unavailable(describe(error)) from error
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
-            raise self._unavailable(error) from error
+            raise self._unavailable(describe(error)) from error
 
     async def close(self) -> None:
         """Gives the connection up; whatever waits on it is told. The next channel opens another one."""
@@ -87,8 +87,11 @@ class Link:
                 raise LoginRefusedError(
                     f"{self.problem}; check user, password and virtual host in rabbitmq.url"
                 ) from error
+            except InvalidFrameError as error:  # the client keeps the broker's own words to itself
+                host = self._settings.virtual_host
+                raise self._unavailable(f"there is no virtual host {host}, or it is closed to this user") from error
             except (*LOST, TimeoutError, EOFError) as error:
-                raise self._unavailable(error) from error
+                raise self._unavailable(describe(error)) from error
             connection.closing.add_done_callback(partial(self._note_loss, connection))
             self._connection = connection
             self.problem = None
@@ -108,8 +111,8 @@ class Link:
         self.problem = f"{self._settings.safe_url} closed the connection: {describe(error)}"
         self.lost.set()
 
-    def _unavailable(self, error: BaseException) -> TransportUnavailableError:
-        self.problem = f"{self._settings.safe_url} cannot be reached: {describe(error)}"
+    def _unavailable(self, reason: str) -> TransportUnavailableError:
+        self.problem = f"{self._settings.safe_url} cannot be reached: {reason}"
         return TransportUnavailableError(
             f"{self.problem}; start the broker (docker compose up -d --wait), or check rabbitmq.url"
         )
