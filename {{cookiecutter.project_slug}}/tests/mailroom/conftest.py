@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 import structlog
 import support
-from support import Compose
+from support import Broker, Compose
 
 from mailroom import Handlers, Mailroom, Settings
 from mailroom.persistence import schema
@@ -88,6 +88,18 @@ async def compose(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyP
     yield compose
     for mailroom in made:
         await mailroom.close()
+
+
+@pytest.fixture
+def compose_with(compose: Compose) -> Callable[..., Awaitable[Mailroom]]:
+    """`compose_with(broker, *handlers)`: over this stand-in for a broker, quick to try again."""
+    quick = {"retry_min_interval_seconds": 0.001, "retry_max_interval_seconds": 0.002}
+
+    async def compose_with(broker: Broker, *handlers: Handlers, **sections: Any) -> Mailroom:
+        bus = {"provider": "stand_in", **quick, **sections.pop("message_bus", {})}
+        return await compose(*handlers, message_bus=bus, transports={"stand_in": broker}, **sections)
+
+    return compose_with
 
 
 @pytest.fixture
