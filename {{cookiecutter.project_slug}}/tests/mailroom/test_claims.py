@@ -113,6 +113,20 @@ async def test_the_first_row_of_a_key_is_looked_up_once_for_all_rows_of_the_key(
     assert "Memoize" in planned, planned
 
 
+@pytest.mark.plans
+@pytest.mark.parametrize("database_url", WITH_PLANS, indirect=True)
+async def test_a_claim_stops_at_its_limit_where_every_row_has_a_key(compose: Compose) -> None:
+    """Else each claim reads and sorts all that is pending: ten times as long with ten thousand rows."""
+    mailroom = await compose(outbox_on=True)
+    keyed = [outbox_row(processed_on=None, ordering_key=f"key {number % 500}") for number in range(5_000)]
+    async with mailroom.database.connection() as connection:
+        await connection.execute(insert(OutboxMessage), keyed)
+    await gather_statistics(mailroom)
+    planned = await plan(mailroom, statements(mailroom.database.kind)["claim"])
+    assert "Sort" not in planned, planned
+    assert "TEMP B-TREE" not in planned, planned
+
+
 @pytest.mark.parametrize("kind", databases.PRESENT)
 def test_no_statement_of_a_relay_carries_the_time_of_its_process(kind: str) -> None:
     for name, statement in statements(kind).items():

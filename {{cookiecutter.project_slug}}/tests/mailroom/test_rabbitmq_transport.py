@@ -234,7 +234,7 @@ class TestPublishing:
             publisher = transport_of(mailroom)._publisher
 
             async def is_in_flight() -> bool:
-                return len(publisher._in_flight) == 1
+                return publisher.in_flight == 1
 
             await until(is_in_flight)
             proxy.cut()
@@ -262,12 +262,12 @@ class TestPublishing:
                 sending.append(asyncio.create_task(mailroom.transport.publish(encode(Deposited(amount=number)), 1)))
 
                 async def is_later(number: int = number, before: float = before) -> bool:
-                    return len(publisher._in_flight) == number and asyncio.get_running_loop().time() > before + 0.02
+                    return publisher.in_flight == number and asyncio.get_running_loop().time() > before + 0.02
 
                 await until(is_later)
             for outcome in await asyncio.gather(*sending, return_exceptions=True):
                 assert isinstance(outcome, ConnectionLostError)
-            assert len(publisher._in_flight) == 0
+            assert publisher.in_flight == 0
 
     async def test_a_broker_that_is_away_costs_no_attempt_and_the_service_starts_without_it(
         self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture

@@ -57,6 +57,9 @@ class PostgresClaims(Claims):
 
         So many rows of one key cost little. The key is a range in the order of the index: if it were equal to
         something, id alone would be the order, and a planner might search the primary key from its beginning.
+
+        No id is lower than the head's. The planner takes an equality for one row of all, and reads and sorts every
+        pending row to find it; a comparison lets it stop at the limit.
         """
         oldest = aliased(OutboxMessage)
         head = (
@@ -66,7 +69,7 @@ class PostgresClaims(Claims):
             .limit(1)
             .lateral("head")
         )
-        return rows.outerjoin(head, true()).where(or_(row.ordering_key.is_(None), row.id == head.c.id))
+        return rows.outerjoin(head, true()).where(or_(row.ordering_key.is_(None), row.id <= head.c.id))
 
     def among(self, column: Any, name: str) -> ColumnElement[bool]:
         """As one array: a list of parameters would be another statement for each length, to be prepared anew."""
