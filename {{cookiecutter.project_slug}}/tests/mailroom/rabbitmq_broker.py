@@ -105,12 +105,9 @@ class Shop:
         async def work(channel: Channel) -> None:
             for message in messages:
                 journey = Journey(first_seen=datetime(2026, 1, 31, tzinfo=UTC), attempts=6, redeliveries=3)
-                properties = wire.put_aside(
-                    wire.properties_of(message), message.event_type, journey, Failure.of(Reject("honey is sold out"))
-                )
-                await channel.basic_publish(
-                    message.payload.encode(), routing_key=f"{self.name}.{into}", properties=properties
-                )
+                body, failure = message.payload.encode(), Failure.of(Reject("honey is sold out"))
+                properties = wire.put_aside(wire.properties_of(message), message.event_type, body, journey, failure)
+                await channel.basic_publish(body, routing_key=f"{self.name}.{into}", properties=properties)
 
         self.on_channel(work)
         return [str(message.message_id) for message in messages]

@@ -42,10 +42,10 @@ async def test_who_wants_to_be_alone_waits_until_everybody_has_left() -> None:
     alone = Alone(gate)
     await turns()
     assert not alone.is_alone
-    await gate.leave()
+    gate.leave()
     await turns()
     assert not alone.is_alone
-    await gate.leave()
+    gate.leave()
     await turns()
     assert alone.is_alone
     await alone.leave()
@@ -63,7 +63,7 @@ async def test_while_one_is_alone_nobody_enters() -> None:
     assert not second.is_alone
     await alone.leave()
     await entering
-    await gate.leave()
+    gate.leave()
     await second.leave()
 
 
@@ -104,7 +104,7 @@ async def test_a_message_of_a_broker_that_waits_at_the_gate_takes_no_slot_from_r
     await turns()
     assert not consumer.slots.locked()
     async with consumer.slots:
-        await consumer.gate.leave()
+        consumer.gate.leave()
         await turns()
     assert alone.is_alone
     await alone.leave()

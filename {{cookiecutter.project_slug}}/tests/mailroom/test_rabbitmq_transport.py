@@ -27,6 +27,7 @@ from mailroom.errors import (
     TransportUnavailableError,
     UndecodableError,
 )
+from mailroom.messaging.attempts import Failure, Journey
 from mailroom.messaging.transports.rabbitmq import link, wire
 from mailroom.messaging.transports.rabbitmq.connection import Connection
 from mailroom.serialization import encode
@@ -168,6 +169,16 @@ class TestOnTheWire:
         assert read(b"{}") == read(b"{}")
         at = datetime(2026, 1, 1, tzinfo=UTC)
         assert len({read(b"{}"), read(b"[]"), read(b"{}", timestamp=at), read(b"{}", message_id="17")}) == 4
+
+    def test_a_message_without_any_id_is_the_same_message_after_it_was_put_aside(self) -> None:
+        """Else a second delivery of it would not be recognised as one, once the first had to be tried again."""
+        found = spec.Basic.Properties(message_type="bank.deposited")
+        journey, failure = Journey(first_seen=datetime.now(UTC)), Failure.of(ValueError("no"))
+        aside = wire.put_aside(found, "bank.deposited", b"{}", journey, failure)
+        first, again = (
+            wire.message_of(one, "bank.deposited", b"{}", limit=1_000, derive_id=True) for one in (found, aside)
+        )
+        assert first.message_id == again.message_id
 
     async def test_an_event_of_an_unknown_version_is_put_aside_before_it_is_given_up(
         self, run: Run, broker: Broker

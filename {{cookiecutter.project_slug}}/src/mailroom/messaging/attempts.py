@@ -152,7 +152,7 @@ class Attempts:
             async with self._consumer.slots:
                 yield
         finally:
-            await gate.leave()
+            gate.leave()
 
     async def _attempt(self, message: Message, journey: Journey) -> BaseException | None:
         try:

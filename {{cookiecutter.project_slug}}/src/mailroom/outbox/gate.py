@@ -15,28 +15,28 @@ class Gate:
     def __init__(self) -> None:
         self._inside = 0
         self._is_closed = False
-        self._changed = asyncio.Condition()
+        self._waiting: list[asyncio.Future[None]] = []
         self._turn = asyncio.Lock()
 
     async def enter(self) -> None:
         """Waits while one row is alone, then counts one more."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._is_closed)
-            self._inside += 1
-
-    async def leave(self, rows: int = 1) -> None:
-        async with self._changed:
-            self._inside -= rows
-            self._changed.notify_all()
-
-    async def look_again(self) -> None:
-        """Something outside of the gate has changed; whoever waits asks again."""
-        async with self._changed:
-            self._changed.notify_all()
+        await self._until(lambda: not self._is_closed)
+        self._inside += 1
 
     def add(self, rows: int) -> None:
         """Counts more rows for somebody who is inside."""
         self._inside += rows
+
+    def leave(self, rows: int = 1) -> None:
+        self._inside -= rows
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Something has changed; whoever waits asks again."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     @asynccontextmanager
     async def alone(self, *, unless: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
@@ -48,9 +48,14 @@ class Gate:
         async with self._turn:
             self._is_closed = True
             try:
-                async with self._changed:
-                    await self._changed.wait_for(lambda: self._inside == 0 or unless())
+                await self._until(lambda: self._inside == 0 or unless())
                 yield
             finally:
                 self._is_closed = False
-                await self.look_again()
+                self.look_again()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            changed = asyncio.get_running_loop().create_future()
+            self._waiting.append(changed)
+            await changed

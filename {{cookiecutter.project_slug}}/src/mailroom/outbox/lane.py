@@ -50,7 +50,9 @@ class Lane:
         circuit: Circuit,
         slots: AbstractAsyncContextManager[Any],
         gate: Gate,
+        batches: int,
     ) -> None:
+        """`batches` is how many claims' worth of rows may be held at once."""
         self.kind = kind
         self._send = send
         self._leases = leases
@@ -58,7 +60,7 @@ class Lane:
         self._circuit = circuit
         self._gate = gate
         self._slots = slots
-        self._window = 2 * outbox.batch_size
+        self._window = batches * outbox.batch_size
         self._held: dict[tuple[UUID, int], Claimed] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._write_back = WriteBack(leases, self._held, self._settled)
@@ -125,7 +127,7 @@ class Lane:
         """Stops claiming, finishes what is being sent until `deadline` (loop time), releases the rest (R6)."""
         self._stopping.set()
         self._changed.set()
-        await self._gate.look_again()
+        self._gate.look_again()
         if self._sending:
             await asyncio.wait(self._sending, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
         for task in self._sending:
@@ -150,7 +152,7 @@ class Lane:
             self._has_fresh = True
             raise
         finally:
-            await self._gate.leave()
+            self._gate.leave()
         if len(rows) == limit:
             self._has_fresh = True
         return len(rows)
@@ -233,7 +235,7 @@ class Lane:
         except TimeoutError:
             pass
 
-    async def _settled(self, settlements: Sequence[Settlement]) -> None:
+    def _settled(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
             _report(settlement)
             claimed = settlement.claimed
@@ -242,7 +244,7 @@ class Lane:
                 self._circuit.acquit(claimed.id)
             if claimed.ordering_key is not None:
                 self._has_fresh = True
-        await self._gate.leave(len(settlements))
+        self._gate.leave(len(settlements))
         self._changed.set()
 
 

@@ -22,6 +22,10 @@ from mailroom.settings import Settings
 logger = get_logger(__name__)
 
 RENEWALS_PER_LEASE = 3
+BATCHES_IN_FLIGHT = 4
+"""How many claims' worth of rows wait for a broker's confirms, or for the write-back after them."""
+BATCHES_HANDLED_HERE = 2
+"""How many where handlers run in this process: one is handled while the next one is claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,7 @@ class OutboxProcessor:
                 ),
                 slots=route.slots,
                 gate=handled_here if route.is_handled_here else Gate(),
+                batches=BATCHES_HANDLED_HERE if route.is_handled_here else BATCHES_IN_FLIGHT,
             )
             for kind, route in routes.items()
         }

@@ -4,7 +4,7 @@ While more of what was claimed is being sent, they are gathered for a moment: a 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 
 from mailroom.backoff import backoff_seconds
 from mailroom.log import get_logger
@@ -18,9 +18,7 @@ GATHERING_SECONDS = 0.01
 class WriteBack:
     """Settlements go in by `add`; once written, they go to `settled`. It tries again until the database is back."""
 
-    def __init__(
-        self, leases: Leases, unsettled: Sized, settled: Callable[[Sequence[Settlement]], Awaitable[None]]
-    ) -> None:
+    def __init__(self, leases: Leases, unsettled: Sized, settled: Callable[[Sequence[Settlement]], None]) -> None:
         """`unsettled` holds every row that was claimed and is not settled yet."""
         self._leases = leases
         self._unsettled = unsettled
@@ -77,4 +75,4 @@ class WriteBack:
                 logger.warning(
                     "lease lost before the write-back", rows=lost, consequence="another relay decides about them"
                 )
-            await self._settled(settlements)
+            self._settled(settlements)

@@ -101,7 +101,7 @@ class RabbitMQDeadLetters:
                 raise outcome
 
     async def _put_back(self, taken: "_Taken") -> None:
-        properties = wire.as_new(taken.properties, taken.event_type)
+        properties = wire.as_new(taken.properties, taken.message_id, taken.event_type)
         if not await self._publisher.send("", self._topology.queue, taken.delivered.body, properties):
             raise MailroomError(
                 f"there is no queue {self._topology.queue} to put it back into",
@@ -184,7 +184,7 @@ class _Taken:
 
     @property
     def message_id(self) -> str:
-        return self.properties.message_id or str(wire.derived_id(self.properties, self.event_type, self.delivered.body))
+        return wire.id_of(self.properties, self.event_type, self.delivered.body)
 
     def entry(self, *, with_payload: bool) -> DeadLetter:
         headers = self.headers

@@ -1,8 +1,8 @@
 """What is published on one channel, until the broker has answered for it.
 
 The client's own `basic_publish` is made for a message now and then: each takes a lock, several futures and timers.
-A relay has hundreds in flight, so here their frames are handed over together, all of one turn of the loop, and one timer
-watches all of them. Confirms and returns are the client's: it finds whom to tell in `Channel.confirmations`.
+A relay has hundreds in flight, so here their frames are handed over together, all of one turn of the loop, and a single
+timer watches them. Confirms and returns are the client's: it finds whom to tell in `Channel.confirmations`.
 """
 
 import asyncio

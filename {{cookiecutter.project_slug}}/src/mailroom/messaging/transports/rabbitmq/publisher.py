@@ -55,7 +55,8 @@ class Publisher:
         except AMQPChannelError as error:  # nothing else was on it: then it is this message's own doing
             raise PublishError(f"the broker closed the channel: {describe(error)}") from error
         except LOST as error:
-            raise ConnectionLostError(f"the connection broke while the message was in flight: {describe(error)}") from error
+            reason = f"the connection broke while the message was in flight: {describe(error)}"
+            raise ConnectionLostError(reason) from error
 
     async def close(self) -> None:
         self._outgoing = None

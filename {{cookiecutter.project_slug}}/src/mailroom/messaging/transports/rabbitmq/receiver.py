@@ -232,9 +232,8 @@ class Receiver:
         self, subscription: Subscription, delivered: DeliveredMessage, queue: str, verdict: Redeliver | DeadLetter
     ) -> bool:
         """A copy is confirmed in the other queue before this one is acknowledged: it can double, and not be lost."""
-        aside = wire.put_aside(
-            delivered.header.properties, delivered.routing_key or "", verdict.journey, verdict.failure
-        )
+        properties, routing_key = delivered.header.properties, delivered.routing_key or ""
+        aside = wire.put_aside(properties, routing_key, delivered.body, verdict.journey, verdict.failure)
         failures = 0
         while True:
             try:

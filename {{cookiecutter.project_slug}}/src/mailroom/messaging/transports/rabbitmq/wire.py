@@ -125,7 +125,7 @@ def journey_of(headers: Mapping[str, Any] | None, *, now: datetime) -> Journey:
 
 
 def put_aside(
-    properties: spec.Basic.Properties, routing_key: str, journey: Journey, failure: Failure
+    properties: spec.Basic.Properties, routing_key: str, body: bytes, journey: Journey, failure: Failure
 ) -> spec.Basic.Properties:
     """The same message with what it has been through, for a delay queue or the dead letters."""
     headers = {name: value for name, value in (properties.headers or {}).items() if not name.startswith("x-")}
@@ -138,10 +138,11 @@ def put_aside(
         STACK: failure.stack,
     }
     # the queue's own name takes the routing key's place
-    return _again(properties, properties.message_type or routing_key, headers)
+    event_type = properties.message_type or routing_key
+    return _again(properties, id_of(properties, routing_key, body), event_type, headers)
 
 
-def as_new(properties: spec.Basic.Properties, event_type: str) -> spec.Basic.Properties:
+def as_new(properties: spec.Basic.Properties, message_id: str, event_type: str) -> spec.Basic.Properties:
     """The same message with all its attempts before it, for a replay."""
     ours = (ATTEMPTS, REDELIVERIES, FIRST_SEEN, REASON, EXCEPTION, STACK)
     headers = {
@@ -149,10 +150,15 @@ def as_new(properties: spec.Basic.Properties, event_type: str) -> spec.Basic.Pro
         for name, value in (properties.headers or {}).items()
         if name not in ours and not name.startswith("x-")
     }
-    return _again(properties, event_type, headers)
+    return _again(properties, message_id, event_type, headers)
 
 
-def derived_id(properties: spec.Basic.Properties, event_type: str, body: bytes) -> UUID:
+def id_of(properties: spec.Basic.Properties, routing_key: str, body: bytes) -> str:
+    """As its publisher wrote it, or as it would be read: a copy that is put aside must stay the same message."""
+    return properties.message_id or str(_derived_id(properties, routing_key, body))
+
+
+def _derived_id(properties: spec.Basic.Properties, event_type: str, body: bytes) -> UUID:
     """Follows from what the message is, where its publisher gave it no id."""
     parts = (event_type, properties.message_type or "", str(properties.timestamp or ""))
     return uuid5(FOREIGN, "\0".join((*parts, body.decode(errors="backslashreplace"))))
@@ -166,13 +172,15 @@ def first_routing_key(headers: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _again(properties: spec.Basic.Properties, event_type: str, headers: dict[str, Any]) -> spec.Basic.Properties:
+def _again(
+    properties: spec.Basic.Properties, message_id: str, event_type: str, headers: dict[str, Any]
+) -> spec.Basic.Properties:
     """Without what the broker would refuse or act upon a second time: the sender's user, an expiration, a priority."""
     return spec.Basic.Properties(
         content_type=properties.content_type,
         content_encoding=properties.content_encoding,
         delivery_mode=PERSISTENT,
-        message_id=properties.message_id,
+        message_id=message_id,
         message_type=event_type,
         timestamp=properties.timestamp,
         correlation_id=properties.correlation_id,
@@ -192,7 +200,7 @@ def _message_id(properties: spec.Basic.Properties, routing_key: str, body: bytes
             f"its message id is {given[:100]!r} and no UUID, so a second delivery could not be recognised; let its "
             'publisher set one, or set message_bus.foreign_messages = "derive-id"'
         )
-    return uuid5(FOREIGN, given) if given else derived_id(properties, routing_key, body)
+    return uuid5(FOREIGN, given) if given else _derived_id(properties, routing_key, body)
 
 
 def _occurred_on(properties: spec.Basic.Properties) -> datetime:
