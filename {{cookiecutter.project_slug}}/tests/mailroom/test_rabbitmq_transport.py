@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,9 +20,11 @@ from rabbitmq_support import Broker, proxied, transport_of
 from support import Compose, Deposited, Renamed, done, effect, effects, handling, inbox_ids, note, rows, until
 
 from mailroom import Context, Handlers, IntegrationEvent, Mailroom
+from mailroom.envelope import Message
 from mailroom.errors import (
     ConfigurationError,
     ConnectionLostError,
+    PublishError,
     Reject,
     TransportUnavailableError,
     UndecodableError,
@@ -252,6 +254,23 @@ class TestPublishing:
             with pytest.raises(ConnectionLostError, match="in flight"):
                 await sending
             proxy.is_silent = False
+
+    async def test_what_closes_the_channel_is_known_by_being_alone_on_it(self, run: Run) -> None:
+        """Among others nobody knows which message it was, so each of them is a suspect, the last one too."""
+        async with run() as mailroom:
+            transport = transport_of(mailroom)
+
+            def send(message: Message, **given: Any) -> Awaitable[bool]:
+                properties = wire.properties_of(message)
+                for name, value in given.items():
+                    setattr(properties, name, value)
+                return transport._publisher.send(transport.topology.exchange, message.event_type, b"{}", properties)
+
+            with pytest.raises(PublishError, match="closed the channel"):
+                await send(encode(Deposited(amount=1)), user_id="somebody else")
+            together = send(encode(Deposited(amount=2)), user_id="somebody else"), send(encode(Deposited(amount=3)))
+            outcomes = await asyncio.gather(*together, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [ConnectionLostError, ConnectionLostError]
 
     async def test_what_the_broker_does_not_confirm_in_time_is_a_suspect(self, run: Run, broker: Broker) -> None:
         slow = {"confirm_timeout_seconds": 0.2, "connect_timeout_seconds": 0.5, "heartbeat_seconds": 60}

@@ -48,7 +48,8 @@ class Outgoing:
         Raises DeliveryError for a negative confirm and OverdueError for none; AMQPChannelError if the broker closed
         the channel while nothing else was on it, or because the exchange is not there; else ConnectionError.
         """
-        channel = self._channel
+        channel, message_id = self._channel, properties.message_id
+        assert message_id is not None
         frames = (
             _publish(exchange, routing_key, channel.number),
             marshal(ContentHeader(properties=properties, body_size=len(body)), channel.number),
@@ -58,7 +59,7 @@ class Outgoing:
             self._loop.call_soon(self._hand_over)
         self._frames += frames
         channel.delivery_tag += 1
-        tag, message_id, answer = channel.delivery_tag, properties.message_id, self._loop.create_future()
+        tag, answer = channel.delivery_tag, self._loop.create_future()
         channel.confirmations[tag] = answer
         channel.message_id_delivery_tag[message_id] = tag
         self._watch(answer)
@@ -90,13 +91,13 @@ class Outgoing:
 
     def _end(self, closing: "asyncio.Future[Any]") -> None:
         """The channel went. With many messages on it, nobody knows whose doing that was."""
-        error = None if closing.cancelled() else closing.exception()
+        reason = None if closing.cancelled() else closing.exception()
         waiting = [answer for answer in self._since if not answer.done()]
-        is_told = isinstance(error, AMQPChannelError) and len(waiting) == 1
-        if not is_told and not isinstance(error, ChannelNotFoundEntity):
-            error = ConnectionError(*error.args if error is not None else ())
+        is_told = isinstance(reason, ChannelNotFoundEntity) or (
+            isinstance(reason, AMQPChannelError) and len(waiting) == 1
+        )
         for answer in waiting:
-            answer.set_exception(error)
+            answer.set_exception(reason if reason and is_told else ConnectionError(*(reason.args if reason else ())))
 
 
 @lru_cache(maxsize=1024)
