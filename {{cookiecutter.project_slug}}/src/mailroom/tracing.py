@@ -1,7 +1,7 @@
 """What travels beside an event: the trace it belongs to, and which message caused it (contract A2)."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from opentelemetry import propagate, trace
@@ -35,6 +35,18 @@ def handling(message: Message) -> Iterator[None]:
 
     What the handlers raise is correlated with the message.
     """
+    token = _handled_message.set(message)
+    try:
+        if message.headers or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            with _span(message):
+                yield
+        else:  # nobody traces here, and there is no trace to hand on
+            yield
+    finally:
+        _handled_message.reset(token)
+
+
+def _span(message: Message) -> AbstractContextManager[trace.Span]:
     attributes = {
         "messaging.system": "mailroom",
         "messaging.operation.type": "process",
@@ -43,9 +55,4 @@ def handling(message: Message) -> Iterator[None]:
     }
     raised_in = propagate.extract(message.headers)
     name = f"process {message.event_type}"
-    with _tracer.start_as_current_span(name, context=raised_in, kind=SpanKind.CONSUMER, attributes=attributes):
-        token = _handled_message.set(message)
-        try:
-            yield
-        finally:
-            _handled_message.reset(token)
+    return _tracer.start_as_current_span(name, context=raised_in, kind=SpanKind.CONSUMER, attributes=attributes)

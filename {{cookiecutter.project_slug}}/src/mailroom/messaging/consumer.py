@@ -90,7 +90,7 @@ class Consumer:
         event = self._catalog.decode(message)
         handlers = self._handlers.of(type(event))
         async with self._sessions() as session:
-            await session.begin()
+            session.sync_session.begin()  # asks no database yet
             try:
                 if not await self.inbox.try_begin(session, message.message_id, message.event_type):
                     return Outcome.DUPLICATE
