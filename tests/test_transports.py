@@ -19,7 +19,7 @@ from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
 from walk import BIN
 
-CLIENTS = {"in_process": set[str](), "rabbitmq": {"aio-pika", "aiormq"}}
+CLIENTS = {"in_process": set[str](), "rabbitmq": {"aio-pika", "aiormq", "pamqp", "yarl"}}
 SECRET = "hunter2"
 NOWHERE = f"amqp://guest:{SECRET}@127.0.0.1:1/"
 PORTS = ["127.0.0.1:5672:5672", "127.0.0.1:15672:15672"]

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, cast
 
 from aiormq import Channel
-from aiormq.exceptions import AMQPError, InvalidFrameError, ProbableAuthenticationError
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError, InvalidFrameError, ProbableAuthenticationError
 from yarl import URL
 
 from mailroom.errors import TransportUnavailableError
@@ -124,5 +124,7 @@ def describe(error: BaseException | None) -> str:
         return "without a reason"
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, ChannelInvalidStateError):  # it names an address in memory
+        return "the channel is closed"
     words = " ".join(str(part) for part in error.args if part not in (None, ""))
     return words or type(error).__name__
