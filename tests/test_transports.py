@@ -17,6 +17,7 @@ from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, run, succeed
 from examples import DATABASES, ODD, TRANSPORTS
 from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
+from tls import tls_before
 from walk import BIN
 
 CLIENTS = {"in_process": set[str](), "rabbitmq": {"aio-pika", "aiormq", "pamqp", "yarl"}}
@@ -161,6 +162,19 @@ def test_the_demo_without_its_broker_is_one_clear_line(own_project: Path) -> Non
     assert error.startswith("error: amqp://guest@127.0.0.1:1/ cannot be reached")
     assert "docker compose up -d --wait" in error
     assert SECRET not in done.stdout
+
+
+def test_over_tls_the_certificate_is_checked(own_project: Path, own_names: OwnNames, tmp_path: Path) -> None:
+    variables = own_names.variables()
+    with tls_before(own_names.url, tmp_path) as (url, certificate):
+        done = shop(own_project, "demo", **{**variables, "RABBITMQ__URL": f"{url}?cafile={certificate}"})
+        assert done.returncode == 0, done.stdout
+        assert "rows in outbox_messages: 3 (3 processed); rows in inbox_messages: 3" in done.stdout
+        refused = shop(own_project, "demo", **{**variables, "RABBITMQ__URL": url})
+    assert refused.returncode == 1
+    error = refused.stdout.splitlines()[-1]
+    assert "certificate verify failed" in error
+    assert "guest:guest" not in refused.stdout
 
 
 def test_a_queue_that_is_there_with_other_arguments_is_one_clear_line(own_project: Path, own_names: OwnNames) -> None:
