@@ -19,6 +19,14 @@ PATH = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 FRESH = {**PATH, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
 # For pre-commit; what its hooks need is made from PyPI, once.
 HOOKS = {**FRESH, "PRE_COMMIT_HOME": str(ROOT / ".cache" / "pre-commit")}
+LINTERS = [
+    ("ruff", "check", "--no-cache"),
+    ("ruff", "format", "--check", "--no-cache"),
+    ("mypy", "--strict", "src"),
+    ("lint-imports", "--no-cache"),
+    ("hadolint", "Dockerfile"),
+]
+"""What a project's README calls its linters, without caches in its folder."""
 SOMEBODY = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")

@@ -5,16 +5,19 @@ both engines take the same commit. User settings of the engines are kept out.
 """
 
 import logging
+import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import brokers
 import hypothesis
 import pytest
-from checkout import ROOT, TAG, ProjectOn, Render, git, source_files, succeed
+import updating
+from checkout import LINTERS, ROOT, TAG, ProjectOn, Render, git, source_files, succeed
+from examples import COMBINATIONS, EVERY_COMBINATION
 
 from mailroom.testing.databases import is_required
 from mailroom.testing.plugin import fresh_database
@@ -64,11 +67,13 @@ def by_cookiecutter(template: Path, engines_home: dict[str, str]) -> Render:
 def by_copier(template: Path, engines_home: dict[str, str]) -> Render:
     """`by_copier(into, **answers)` runs its command line; the project's folder is named as cookiecutter names it."""
 
-    def render(into: Path, source: str | Path = template, cwd: Path | None = None, **answers: str) -> Path:
+    def render(
+        into: Path, source: str | Path = template, cwd: Path | None = None, version: str = "HEAD", **answers: str
+    ) -> Path:
         given = [part for name, value in answers.items() for part in ("--data", f"{name}={value}")]
         project = into / answers.get("project_slug", "shop")
         command = Path(sys.executable).with_name("copier")
-        options = ("copy", "--quiet", "--defaults", "--vcs-ref", "HEAD")
+        options = ("copy", "--quiet", "--defaults", "--vcs-ref", version)
         succeed(command, *options, *given, source, project, cwd=cwd or into.parent, env=engines_home)
         return project
 
@@ -91,6 +96,59 @@ def shop_on(by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Proj
         return by_copier(into, database=database, transport=transport)
 
     return made
+
+
+@pytest.fixture(scope="session")
+def copier(engines_home: dict[str, str]) -> updating.Copier:
+    """`copier(*arguments, cwd=…)`: its command line, which must succeed."""
+
+    def succeeds(*arguments: str | Path, cwd: Path) -> str:
+        return succeed(updating.COPIER, *arguments, cwd=cwd, env=engines_home)
+
+    return succeeds
+
+
+@pytest.fixture(scope="session")
+def versions(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The template with three versions; the first of them is checked out."""
+    folder = Path(shutil.copytree(template, tmp_path_factory.mktemp("versions") / "template"))
+    updating.add_versions(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lives(
+    request: pytest.FixtureRequest, versions: Path, copier: updating.Copier, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], updating.Life]:
+    """`lives(combination)`: a project from its birth, at the first version, to its update. Tests only read it.
+
+    It is made from a relative path, in one folder, and updated from another.
+    """
+
+    @cache
+    def lived(combination: str) -> updating.Life:
+        render: Render = request.getfixturevalue(EVERY_COMBINATION[combination])
+        into = tmp_path_factory.mktemp("born")
+        source = os.path.relpath(versions, into)
+        before = render(into, source=source, cwd=into, **COMBINATIONS[combination])
+        project = updating.own_copy(before, tmp_path_factory.mktemp("updated"))
+        copier(*updating.UPDATE, project, cwd=into)
+        return updating.Life(before, project)
+
+    return lived
+
+
+@pytest.fixture(scope="session")
+def lint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
+    """`lint(project)`: it passes its linters and types. What mypy learned of one project it knows of the next."""
+    cache_of_mypy = tmp_path_factory.mktemp("mypy")
+
+    def passes(project: Path) -> None:
+        environment = {**updating.environment(project), "MYPY_CACHE_DIR": str(cache_of_mypy)}
+        for linter in LINTERS:
+            succeed(updating.BIN / linter[0], *linter[1:], cwd=project, env=environment)
+
+    return passes
 
 
 @pytest.fixture

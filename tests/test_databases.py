@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from examples import DATABASES, ODD
 from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
 from sqlalchemy import URL, make_url
+from updating import Life, without_history
 from walk import BIN
 
 from mailroom.testing.databases import HERE
@@ -164,9 +166,11 @@ def test_the_demo_without_its_server_is_one_clear_line(shop_on: ProjectOn, tmp_p
 
 
 @pytest.fixture(scope="module")
-def on_postgres(shop_on: ProjectOn, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which its tests may work, with rabbitmq; the environment that uv makes there has no other driver."""
-    return Path(shutil.copytree(shop_on("postgres", "rabbitmq"), tmp_path_factory.mktemp("on postgres") / "shop"))
+def on_postgres(lives: Callable[[str], Life], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An updated project in which tests may work, with rabbitmq; the environment that uv makes there has no other
+    driver.
+    """
+    return without_history(lives("postgres with rabbitmq").updated, tmp_path_factory.mktemp("on postgres"))
 
 
 def test_a_project_on_postgres_does_what_its_readme_says(

@@ -1,52 +1,22 @@
-"""A rendered project passes its own tests, linters and types, and its README's commands work (FAULTS F22, F23)."""
+"""A project works by the commands of its README, and without its sample, before and after an update (FAULTS F22, F23).
+
+What every combination passes is in tests/test_updated_projects.py.
+"""
 
 import os
 import shutil
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from checkout import FRESH, PATH, PROJECT, SOMEBODY, TOKENS, ProjectOn, Render, succeed
-from examples import COMBINATIONS, DATABASES, TRANSPORTS
+from checkout import FRESH, PATH, PROJECT, SOMEBODY, ProjectOn, succeed
+from examples import DATABASES, TRANSPORTS
 from pages import commands
-from walk import BIN, Walk, command_folder
+from updating import UPDATE, Copier, Life, contents, environment, under_git, without_history
+from walk import Walk, command_folder
 
 WITH_PIP, DELETION = "The same with plain pip", "Delete the sample"  # headings of its README
-LINTERS = [
-    ("ruff", "check", "--no-cache"),
-    ("ruff", "format", "--check", "--no-cache"),
-    ("mypy", "--strict", "--cache-dir", os.devnull, "src"),
-    ("lint-imports", "--no-cache"),
-    ("hadolint", "Dockerfile"),
-]
-
-
-def shared(project: Path) -> dict[str, str]:
-    """One environment for all rendered projects: this one, with the project's sources in front."""
-    return {**PATH, "PYTHONPATH": str(project / "src")}
-
-
-@pytest.fixture(
-    scope="session", params=["defaults", "odd with rabbitmq", "longest", "postgres with rabbitmq", "sqlserver"]
-)
-def rendered(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return by_copier(tmp_path_factory.mktemp("rendered") / "in", **COMBINATIONS[request.param])
-
-
-@pytest.mark.parametrize("linter", LINTERS, ids=lambda linter: " ".join(linter[:2]))
-def test_it_passes_its_own_linters_as_it_comes_out(rendered: Path, linter: tuple[str, ...]) -> None:
-    succeed(BIN / linter[0], *linter[1:], cwd=rendered, env=shared(rendered))
-
-
-def test_nothing_in_it_waits_to_be_rendered(rendered: Path) -> None:
-    """Except for GitHub, which renders its workflows."""
-    left = {
-        path.relative_to(rendered)
-        for path in rendered.rglob("*")
-        if path.is_file() and TOKENS.search(path.read_text(encoding="utf-8").replace("${{ github.", ""))
-    }
-    assert left == set()
 
 
 def test_every_file_of_the_template_is_in_some_project(shop_on: ProjectOn) -> None:
@@ -62,8 +32,12 @@ def test_every_file_of_the_template_is_in_some_project(shop_on: ProjectOn) -> No
     assert missing == []
 
 
-def test_uv_runs_all_that_its_readme_says_in_a_fresh_environment(own_shop: Path) -> None:
-    """From its demo over its tests and linters to a module of one's own; the sections below have tests of theirs."""
+def test_uv_runs_all_that_its_readme_says_in_a_fresh_environment(lives: Callable[[str], Life], tmp_path: Path) -> None:
+    """From its demo over its tests and linters to a module of one's own; the sections below have tests of theirs.
+
+    After an update: an updated project is what a fresh one is, so nothing is missed, and its tests run once.
+    """
+    own_shop = without_history(lives("defaults").updated, tmp_path)
     in_front = {"PATH": f"{own_shop / '.venv' / 'bin'}{os.pathsep}{PATH['PATH']}"}
     walk = Walk(own_shop, {**FRESH, **in_front, **SOMEBODY, "PYTHONPATH": ""})
     walk.take(own_shop / "README.md", lambda heading: heading not in (WITH_PIP, DELETION))
@@ -80,14 +54,17 @@ def test_plain_pip_runs_what_its_readme_says(own_shop: Path) -> None:
         succeed("sh", "-c", command, cwd=own_shop, env=PATH)
 
 
-def test_what_is_left_without_the_sample_still_works(own_shop: Path, tmp_path: Path) -> None:
+def test_what_is_left_without_the_sample_still_works_and_an_update_brings_nothing_of_it_back(
+    lives: Callable[[str], Life], lint: Callable[[Path], None], copier: Copier, tmp_path: Path
+) -> None:
     """Its README says what to delete: a folder, a migration, a test file, and the lines that mount it."""
+    own_shop = without_history(lives("defaults").born, tmp_path)
     in_front = {"PATH": f"{command_folder(tmp_path / 'bin')}{os.pathsep}{PATH['PATH']}"}
-    succeed("shop", "db", "upgrade", cwd=own_shop, env={**shared(own_shop), **in_front})
+    succeed("shop", "db", "upgrade", cwd=own_shop, env={**environment(own_shop), **in_front})
     before = commands(own_shop / "README.md", DELETION)
     assert before
     for command in before:
-        succeed("sh", "-c", command, cwd=own_shop, env={**shared(own_shop), **in_front})
+        succeed("sh", "-c", command, cwd=own_shop, env={**environment(own_shop), **in_front})
 
     package = own_shop / "src" / "shop"
     shutil.rmtree(package / "orders")
@@ -103,10 +80,13 @@ def test_what_is_left_without_the_sample_still_works(own_shop: Path, tmp_path: P
             text = text.replace(line, instead)
         (package / file).write_text(text, encoding="utf-8")
 
-    for linter in LINTERS:
-        succeed(BIN / linter[0], *linter[1:], cwd=own_shop, env=shared(own_shop))
+    left = {name for name in contents(own_shop) if not name.startswith(("src/mailroom/", "tests/mailroom/"))}
+    copier(*UPDATE, under_git(own_shop), cwd=tmp_path)
+    assert left == {name for name in contents(own_shop) if not name.startswith(("src/mailroom/", "tests/mailroom/"))}
+    lint(own_shop)
     command = [sys.executable, "-c", "from shop.cli import main; main()"]
     for arguments in (["db", "upgrade"], ["db", "check"], ["posture"], ["outbox", "stats"]):
-        succeed(*command, *arguments, cwd=own_shop, env=shared(own_shop))
-    said = succeed(sys.executable, "-m", "pytest", "-q", "--ignore=tests/mailroom", cwd=own_shop, env=shared(own_shop))
+        succeed(*command, *arguments, cwd=own_shop, env=environment(own_shop))
+    tests = (sys.executable, "-m", "pytest", "-q", "--ignore=tests/mailroom")
+    said = succeed(*tests, cwd=own_shop, env=environment(own_shop))
     assert " passed" in said

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from examples import DATABASES, ODD, TRANSPORTS
 from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
 from tls import tls_before
+from updating import Life, without_history
 from walk import BIN
 
 CLIENTS = {"in_process": set[str](), "rabbitmq": {"aio-pika", "aiormq", "pamqp", "yarl"}}
@@ -199,8 +201,11 @@ def test_its_tests_need_no_broker(own_project: Path) -> None:
     assert " passed" in succeed(*command, cwd=own_project, env=environment)
 
 
-def test_it_passes_the_tests_of_its_framework_on_the_broker(own_project: Path, own_names: OwnNames) -> None:
-    """In the environment of the template; tests/test_databases.py makes one of its own, for PostgreSQL and RabbitMQ."""
+def test_it_passes_the_tests_of_its_framework_on_the_broker(
+    lives: Callable[[str], Life], own_names: OwnNames, tmp_path: Path
+) -> None:
+    """After an update, in the environment of the template; tests/test_updated_projects.py says which other ones do."""
+    own_project = without_history(lives("odd with rabbitmq").updated, tmp_path)
     variables = {"TEST_REQUIRE": "rabbitmq", "TEST_RABBITMQ_URL": own_names.url}
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests/mailroom")
     environment = {**PATH, "PYTHONPATH": str(own_project / "src"), **variables}

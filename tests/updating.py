@@ -4,13 +4,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from checkout import PATH, PROJECT, TAG, git, run, succeed, tree
+from checkout import PATH, PROJECT, ROOT, TAG, git, run, source_files, succeed, tree
+from packaging.version import Version
 
+Copier = Callable[..., str]
 BIN = Path(sys.executable).parent
+COPIER, COOKIECUTTER = BIN / "copier", BIN / "cookiecutter"
+UPDATE = ("update", "--quiet", "--defaults")
 NEXT, LATEST = "v0.2.0", "v0.3.0"
 USERS = re.compile(r"src/(?!mailroom(/|$))|tests/(?!mailroom(/|$))|migrations/versions/(?!0001_)")
 
@@ -31,6 +36,14 @@ OF_THE_USER = (
     "tests/test_orders.py",
     "migrations/versions/0002_orders.py",
 )
+
+
+@dataclass(frozen=True)
+class Life:
+    """A project as it came, and a copy of it under git that an update has changed; the change is not committed."""
+
+    born: Path
+    updated: Path
 
 
 def replace(folder: Path, edits: Mapping[str, tuple[str, str]]) -> None:
@@ -67,7 +80,7 @@ def release(template: Path, version: str) -> None:
 def add_versions(template: Path) -> None:
     """On top of TAG, NEXT and LATEST: files change, one comes, one goes. TAG is checked out, as on the day of birth."""
     inner = template / PROJECT.name
-    append(inner, (*OF_THE_TEMPLATE, *OF_THE_USER), f"# {NEXT}")
+    append(inner, (*OF_THE_TEMPLATE, *OF_THE_USER), f"\n\n# {NEXT}")
     replace(inner, SHARED)
     (inner / "src/mailroom/outbox/arrival.py").write_text('"""Came with an update."""\n', encoding="utf-8")
     (inner / "src/{{cookiecutter.package_name}}/orders/arrival.py").touch()
@@ -79,58 +92,17 @@ def add_versions(template: Path) -> None:
     git("checkout", "--quiet", TAG, cwd=template)
 
 
-STEP = """
-
-def _add_origin() -> None:
-    op.add_column("outbox_messages", sa.Column("origin", sa.Unicode(50)))
-
-
-def _drop_origin() -> None:
-    op.drop_column("outbox_messages", "origin")
-
-
-STEPS = (Step(number=2, what="add origin", upgrade=_add_origin, downgrade=_drop_origin),)
-"""
-TAKEN = '''"""Add origin.
-
-Revision ID: mailroom_2
-Revises: 0001
-"""
-
-from mailroom.persistence import steps
-
-revision: str = "mailroom_2"
-down_revision: str | None = "0001"
-
-
-def upgrade() -> None:
-    steps.upgrade(2)
-
-
-def downgrade() -> None:
-    steps.downgrade(2)
-'''
-
-
-def add_a_column(template: Path) -> None:
-    """As NEXT: a framework that has a column more, with the step to it, which a new project has taken at its birth."""
-    inner = template / PROJECT.name
-    last = "    dead_lettered_on: Mapped[datetime | None] = mapped_column(UtcDateTime)\n"
-    edits = {
-        "src/mailroom/persistence/tables.py": (
-            last,
-            f"{last}    origin: Mapped[str | None] = mapped_column(Unicode(50))\n",
-        ),
-        "src/mailroom/persistence/steps.py": (
-            "from mailroom.errors",
-            "import sqlalchemy as sa\nfrom alembic import op\n\nfrom mailroom.errors",
-        ),
-        "migrations/versions/0002_orders.py": ('| None = "0001"', '| None = "mailroom_2"'),
-    }
-    replace(inner, edits)
-    append(inner, ["src/mailroom/persistence/steps.py"], STEP)
-    (inner / "migrations/versions/mailroom_2_add_origin.py").write_text(TAKEN, encoding="utf-8")
-    release(template, NEXT)
+def with_every_release(repository: Path, into: Path) -> tuple[Path, list[str]]:
+    """A clone of the repository in which the working tree is one more release, the newest; and the earlier ones."""
+    template = into / "template"
+    git("clone", "--quiet", repository, template, cwd=into)
+    earlier = sorted(git("tag", "--list", "v*", cwd=template).split(), key=Version)
+    git("rm", "-r", "--quiet", ".", cwd=template)
+    for name in source_files():
+        (template / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, template / name)
+    release(template, f"v{Version(earlier[-1]).major + 1}.0.0")
+    return template, earlier
 
 
 def under_git(project: Path) -> Path:
@@ -142,6 +114,11 @@ def under_git(project: Path) -> Path:
 
 def own_copy(project: Path, into: Path) -> Path:
     return under_git(Path(shutil.copytree(project, into / "shop")))
+
+
+def without_history(project: Path, into: Path) -> Path:
+    """A copy that a test may work in, as it comes from an archive."""
+    return Path(shutil.copytree(project, into / "shop", ignore=shutil.ignore_patterns(".git")))
 
 
 def changed(project: Path) -> set[str]:
