@@ -627,6 +627,31 @@ class TestRecovery:
         assert dead.event_type == "bank.deposited"
 
 
+class TestTwoCopies:
+    async def test_two_copies_that_are_handled_side_by_side_have_their_effects_once(
+        self, run: Run, broker: Broker
+    ) -> None:
+        """F3: both are delivered before either of them is committed."""
+        release = asyncio.Event()
+
+        async def hold(event: Deposited, context: Context[Any]) -> None:
+            await release.wait()
+            effect(context, str(event.amount))
+
+        async with run(handling(hold)) as mailroom:
+            receiver, message = transport_of(mailroom).receiver, encode(Deposited(amount=1))
+            await asyncio.gather(*(mailroom.transport.publish(message, 1) for _ in range(2)))
+
+            async def are_both_here() -> bool:
+                return len(receiver._handling) == 2
+
+            await until(are_both_here)
+            release.set()
+            await done(mailroom, "1")
+        assert await effects(mailroom) == ["1"]
+        assert await broker.length(broker.queue) == await broker.length(broker.dead_letters) == 0
+
+
 class TestRollingDeployment:
     async def test_an_event_that_the_old_version_does_not_know_waits_for_the_new_one(
         self, run: Run, broker: Broker
