@@ -1,15 +1,10 @@
-"""A shop on a real RabbitMQ, with an exchange and queues of its own that are gone after the test.
-
-The broker is the one that TEST_RABBITMQ_URL names, else the one that compose.yaml runs on this machine.
-"""
+"""A shop on a real RabbitMQ, with an exchange and queues of its own that are gone after the test."""
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -20,6 +15,7 @@ from aiormq import Channel, spec
 from aiormq.abc import DeliveredMessage
 from click.testing import Result
 from pydantic import SecretStr
+from rabbitmq_support import need_broker, url
 from typer.testing import CliRunner
 
 from mailroom import Context, Handlers, IntegrationEvent, Mailroom, Reject, Settings, serialization
@@ -27,12 +23,12 @@ from mailroom.cli import create_cli
 from mailroom.messaging.attempts import Failure, Journey
 from mailroom.messaging.transports.rabbitmq import RabbitMQTransport, wire
 from mailroom.messaging.transports.rabbitmq.topology import Topology
+from mailroom.persistence.database import create_engine
+from mailroom.settings import DatabaseSettings
 from mailroom.testing.databases import is_required
 
 T = TypeVar("T")
 
-VARIABLE = "TEST_RABBITMQ_URL"
-HERE = "amqp://guest:guest@127.0.0.1:5672/"
 NOWHERE = {
     "sqlite": "sqlite:////no/such/folder/shop.db",
     "postgres": "postgresql://nobody@127.0.0.1:1/shop",
@@ -169,33 +165,23 @@ async def on_channel(url: str, work: Callable[[Channel], Awaitable[T]]) -> T:
 
 
 @contextmanager
-def fresh_shop(url: str | None = None) -> Iterator[Shop]:
-    """A shop on this broker, or on that of the environment; the test is skipped where there is none."""
-    shop = Shop(url or broker_url())
+def fresh_shop() -> Iterator[Shop]:
+    """Skips the test where there is no broker, or no driver of the project's database: a service loads that."""
+    need_broker()
+    need_driver()
+    shop = Shop(url())
     try:
         yield shop
     finally:
         shop.clear()
 
 
-def broker_url() -> str:
-    """Skips the test where no broker answers, or fails it if TEST_REQUIRE names rabbitmq."""
-    url = os.environ.get(VARIABLE) or HERE
-    reason = _refusal(url)
-    if reason is None:
-        return url
-    problem = f"no rabbitmq: start the broker, or let {VARIABLE} name one ({reason})"
-    if is_required("rabbitmq"):
-        pytest.fail(problem)
-    pytest.skip(problem)
-
-
-@cache
-def _refusal(url: str) -> str | None:
-    async def nothing(channel: Channel) -> None: ...
-
+def need_driver() -> None:
+    kind = databases.KINDS[0]
     try:
-        asyncio.run(on_channel(url, nothing))
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+        create_engine(DatabaseSettings(url=SecretStr(NOWHERE[kind])))
+    except ImportError as error:
+        what = f"no driver for {kind}: {error}"
+        if is_required(kind):
+            pytest.fail(what)
+        pytest.skip(what)
