@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 
 from mailroom import Context, Handlers, IntegrationEvent, Mailroom, Reject, Settings, serialization
 from mailroom.cli import create_cli
+from mailroom.errors import ConfigurationError
 from mailroom.messaging.attempts import Failure, Journey
 from mailroom.messaging.transports.rabbitmq import RabbitMQTransport, wire
 from mailroom.messaging.transports.rabbitmq.topology import Topology
-from mailroom.persistence.database import create_engine
+from mailroom.persistence.engines import check_present
 from mailroom.settings import DatabaseSettings
 from mailroom.testing.databases import is_required
 
@@ -179,9 +180,8 @@ def fresh_shop() -> Iterator[Shop]:
 def need_driver() -> None:
     kind = databases.KINDS[0]
     try:
-        create_engine(DatabaseSettings(url=SecretStr(NOWHERE[kind])))
-    except ImportError as error:
-        what = f"no driver for {kind}: {error}"
+        check_present(DatabaseSettings(url=SecretStr(NOWHERE[kind])))
+    except ConfigurationError as error:
         if is_required(kind):
-            pytest.fail(what)
-        pytest.skip(what)
+            raise
+        pytest.skip(str(error))
