@@ -28,7 +28,7 @@ comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
 .PHONY: help demo test test-lint test-framework test-template test-long test-chaos bench-claim bench-cleanup bench-consume bench-generate \
-	bench-latency bench-relay lint format docs docs-links docs-settings clean
+	bench-latency bench-peers bench-relay lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -94,6 +94,10 @@ bench-cleanup: .venv/dev.done ## measure what commits and claims notice of a pur
 
 bench-relay: .venv/dev.done ## measure how fast the relay is, against a client that only publishes
 	@$(BIN)/python benchmarks/relay.py
+
+bench-peers: .venv/dev.done ## measure how fast others relay on this machine; installs them
+	@$(PIP) install --requirement benchmarks/peers/requirements.txt
+	@$(BIN)/python benchmarks/peers/relay.py
 
 bench-latency: .venv/dev.done ## measure how long it takes from a commit to the handler
 	@$(BIN)/python benchmarks/latency.py
