@@ -14,14 +14,14 @@ import argparse
 import asyncio
 import json
 import logging
-import statistics
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 from full_tables import KINDS, Database, fresh, opened
-from services import BROKER, Happened, Service, names, publish, settings
+from services import BROKER, Happened, Service, names, publish, settings, take_turns
 from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -108,7 +108,6 @@ CONSUMERS: dict[str, Callable[[Settings, int], Awaitable[float]]] = {
 
 async def compare(database: str, broker: str, *, count: int, rounds: int) -> dict[str, float]:
     """The median of each service's messages per second divided by the bare consumer's."""
-    times: dict[str, list[float]] = {name: [] for name in CONSUMERS}
     async with names(broker) as prefix, opened(database) as opened_database:
         given = {
             name: settings(database, broker, prefix, enable_inbox=name != "with the inbox off") for name in CONSUMERS
@@ -116,15 +115,14 @@ async def compare(database: str, broker: str, *, count: int, rounds: int) -> dic
         async with opened_database.engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
         await declare(given["bare"])
-        for number in range(1 + rounds):
-            order = list(CONSUMERS) if number % 2 else list(reversed(CONSUMERS))
-            for name in order:
-                await publish(broker, prefix, [json.dumps({"number": n}).encode() for n in range(count)])
-                took = await CONSUMERS[name](given[name], count)
-                await check(opened_database, count)
-                if number:
-                    times[name].append(took)
-    seconds = {name: statistics.median(taken) for name, taken in times.items()}
+
+        async def consume(name: str) -> float:
+            await publish(broker, prefix, [json.dumps({"number": n}).encode() for n in range(count)])
+            took = await CONSUMERS[name](given[name], count)
+            await check(opened_database, count)
+            return took
+
+        seconds = await take_turns({name: partial(consume, name) for name in CONSUMERS}, rounds)
     print(*(f"    {name}: {count / taken:,.0f} messages per second" for name, taken in seconds.items()), sep="\n")
     return {name: seconds["bare"] / taken for name, taken in seconds.items() if name != "bare"}
 

@@ -11,7 +11,6 @@ at all. The two alternate, and so does which of them begins.
 
 import argparse
 import asyncio
-import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from uuid import uuid4
 
 import aio_pika
 from full_tables import PENDING, MailroomBase, Settings, fill, fresh, settle
-from services import BROKER, Happened, publish
+from services import BROKER, Happened, publish, take_turns
 
 from mailroom import Mailroom
 
@@ -64,7 +63,6 @@ async def relay(mailroom: Mailroom, count: int, keys: int) -> float:
 
 async def compare(database: str, broker: str, *, count: int, rounds: int, keys: int) -> float:
     """The median of the relay's messages per second divided by the client's."""
-    times: dict[str, list[float]] = {"client": [], "relay": []}
     async with exchange_with_a_queue(broker) as (exchange, empty):
         settings = Settings(
             database={"url": database, "statement_timeout_seconds": 0},
@@ -74,17 +72,19 @@ async def compare(database: str, broker: str, *, count: int, rounds: int, keys: 
         mailroom = Mailroom(settings, events=[Happened])
         async with mailroom.database.engine.begin() as connection:
             await connection.run_sync(MailroomBase.metadata.create_all)
-        for number in range(1 + rounds):
-            for side in ("client", "relay") if number % 2 else ("relay", "client"):
-                if side == "client":
-                    took = await publish(broker, exchange, [BODY] * count)
-                else:
-                    took = await relay(mailroom, count, keys)
-                await empty(count)
-                if number:
-                    times[side].append(took)
+
+        async def client() -> float:
+            took = await publish(broker, exchange, [BODY] * count)
+            await empty(count)
+            return took
+
+        async def ours() -> float:
+            took = await relay(mailroom, count, keys)
+            await empty(count)
+            return took
+
+        seconds = await take_turns({"client": client, "relay": ours}, rounds)
         await mailroom.close()
-    seconds = {side: statistics.median(taken) for side, taken in times.items()}
     print(*(f"  {side} {count / taken:,.0f}/s" for side, taken in seconds.items()), flush=True)
     return seconds["client"] / seconds["relay"]
 

@@ -1,8 +1,9 @@
 """Services over RabbitMQ for the benchmarks: composed as a user would, their queues removed afterwards."""
 
 import asyncio
+import statistics
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -81,3 +82,14 @@ async def publish(broker: str, exchange: str, bodies: Sequence[bytes]) -> float:
             for _ in range(IN_FLIGHT):
                 group.create_task(one_after_another())
         return time.perf_counter() - began
+
+
+async def take_turns(sides: Mapping[str, Callable[[], Awaitable[float]]], rounds: int) -> dict[str, float]:
+    """The median of the seconds that each side returned. They begin in turns, and the first round does not count."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(1 + rounds):
+        for name in sides if number % 2 else reversed(list(sides)):
+            took = await sides[name]()
+            if number:
+                times[name].append(took)
+    return {name: statistics.median(taken) for name, taken in times.items()}

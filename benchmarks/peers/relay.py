@@ -10,7 +10,6 @@ The packages come from requirements.txt beside this file. None of them belongs t
 
 import argparse
 import asyncio
-import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -25,7 +24,7 @@ from faststream.rabbit import ExchangeType, RabbitBroker, RabbitExchange
 from faststream_outbox import OutboxBroker, make_outbox_table
 from full_tables import fresh
 from relay import BODY, compare, exchange_with_a_queue
-from services import BROKER, Happened, publish
+from services import BROKER, Happened, publish, take_turns
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import create_async_engine
 from txoutbox import OutboxMessage, Relay, RelayConfig
@@ -105,18 +104,20 @@ PEERS = {
 
 async def rounds_of(peer: Peer, database: str, broker: str, count: int, rounds: int) -> float:
     """The median of its messages per second divided by the client's."""
-    times: dict[str, list[float]] = {"client": [], "peer": []}
     async with exchange_with_a_queue(broker) as (exchange, empty):
-        for number in range(1 + rounds):
-            for side in ("client", "peer") if number % 2 else ("peer", "client"):
-                if side == "client":
-                    took = await publish(broker, exchange, [BODY] * count)
-                else:
-                    took = await peer(database, broker, exchange, count)
-                await empty(count)
-                if number:
-                    times[side].append(took)
-    return statistics.median(times["client"]) / statistics.median(times["peer"])
+
+        async def client() -> float:
+            took = await publish(broker, exchange, [BODY] * count)
+            await empty(count)
+            return took
+
+        async def theirs() -> float:
+            took = await peer(database, broker, exchange, count)
+            await empty(count)
+            return took
+
+        seconds = await take_turns({"client": client, "peer": theirs}, rounds)
+    return seconds["client"] / seconds["peer"]
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,32 @@ def api() -> Iterator[Any]:
 
     with Api.running() as api:
         yield api
+
+
+@pytest.fixture
+def broker() -> Iterator[Any]:
+    """A real RabbitMQ, under names that no other test has, in projects that have that transport."""
+    import rabbitmq_support
+
+    with rabbitmq_support.broker() as own:
+        yield own
+
+
+@pytest.fixture
+def run(compose: Compose, broker: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`async with run(handlers, sections={"rabbitmq": ...}, **bus) as mailroom`, on `broker`."""
+    from rabbitmq_support import composed
+
+    async def is_migrated(*_: Any, **__: Any) -> None:
+        return None
+
+    monkeypatch.setattr("mailroom.host.ensure_migrated", is_migrated)
+
+    @asynccontextmanager
+    async def running(
+        *handlers: Handlers, sections: dict[str, Any] | None = None, **bus: Any
+    ) -> AsyncIterator[Mailroom]:
+        async with (await composed(compose, broker, *handlers, sections=sections, **bus)).running() as mailroom:
+            yield mailroom
+
+    return running

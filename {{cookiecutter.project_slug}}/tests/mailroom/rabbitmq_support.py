@@ -15,8 +15,9 @@ from uuid import uuid4
 import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from support import Compose
 
-from mailroom import Mailroom
+from mailroom import Handlers, Mailroom
 from mailroom.messaging.transports.rabbitmq import RabbitMQTransport
 from mailroom.testing.databases import is_required
 
@@ -203,3 +204,19 @@ async def proxied(own: Broker) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         await proxy.stop()
+
+
+async def composed(
+    compose: Compose,
+    broker: Broker,
+    *handlers: Handlers,
+    sections: dict[str, Any] | None = None,
+    **bus: Any,
+) -> Mailroom:
+    given = sections or {}
+    quick = broker.settings(**bus) | {
+        "outbox": {"polling_interval_seconds": 0.05, "retention_days": 0, "backoff_base_seconds": 0.05}
+    }
+    quick["rabbitmq"]["heartbeat_seconds"] = 1
+    merged = {name: {**section, **given.get(name, {})} for name, section in quick.items()}
+    return await compose(*handlers, **{**given, **merged})

@@ -1,12 +1,11 @@
-"""RabbitMQ beyond what all transports share: topology, confirms, recovery (contract R4, I7, F1, F12, F13)."""
+"""RabbitMQ beyond what all transports share: messages, confirms, topology, services (contract R4, I7, F1, F3, F13)."""
 
 import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,12 +13,10 @@ from uuid import UUID, uuid4
 import aio_pika
 import databases
 import pytest
-import rabbitmq_support
-from aiormq import spec
-from rabbitmq_support import Broker, proxied, transport_of
+from rabbitmq_support import Broker, composed, proxied, transport_of
 from support import Compose, Deposited, Renamed, done, effect, effects, handling, inbox_ids, note, rows, until
 
-from mailroom import Context, Handlers, IntegrationEvent, Mailroom
+from mailroom import Context, IntegrationEvent
 from mailroom.envelope import Message
 from mailroom.errors import (
     ConfigurationError,
@@ -27,66 +24,19 @@ from mailroom.errors import (
     PublishError,
     Reject,
     TransportUnavailableError,
-    UndecodableError,
 )
-from mailroom.messaging.attempts import Failure, Journey
 from mailroom.messaging.transports.rabbitmq import link, wire
-from mailroom.messaging.transports.rabbitmq.connection import Connection
 from mailroom.serialization import encode
 from mailroom.testing.plugin import fresh_database
 
-# The client leaves callbacks of a broken connection behind when the loop of a test ends.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    # What the databases differ in is tried by test_transport.py.
+    pytest.mark.parametrize("database_url", databases.KINDS[:1], indirect=True),
+    # The client leaves callbacks of a broken connection behind when the loop of a test ends.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with rabbitmq_support.broker() as own:
-        yield own
-
-
-@pytest.fixture(params=databases.KINDS[:1])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """One kind; what the databases differ in is tried by test_transport.py."""
-    with fresh_database(request.param, tmp_path) as url:
-        yield url
-
-
-@pytest.fixture
-def run(compose: Compose, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`async with run(handlers, sections={"rabbitmq": ...}, **bus) as mailroom`."""
-
-    async def is_migrated(*_: Any, **__: Any) -> None:
-        return None
-
-    monkeypatch.setattr("mailroom.host.ensure_migrated", is_migrated)
-
-    @asynccontextmanager
-    async def running(
-        *handlers: Handlers, sections: dict[str, Any] | None = None, **bus: Any
-    ) -> AsyncIterator[Mailroom]:
-        async with (await composed(compose, broker, *handlers, sections=sections, **bus)).running() as mailroom:
-            yield mailroom
-
-    return running
-
-
-async def composed(
-    compose: Compose,
-    broker: Broker,
-    *handlers: Handlers,
-    sections: dict[str, Any] | None = None,
-    **bus: Any,
-) -> Mailroom:
-    given = sections or {}
-    quick = broker.settings(**bus) | {
-        "outbox": {"polling_interval_seconds": 0.05, "retention_days": 0, "backoff_base_seconds": 0.05}
-    }
-    quick["rabbitmq"]["heartbeat_seconds"] = 1
-    merged = {name: {**section, **given.get(name, {})} for name, section in quick.items()}
-    return await compose(*handlers, **{**given, **merged})
 
 
 async def taken(broker: Broker, queue: str) -> Any:
@@ -158,29 +108,6 @@ class TestOnTheWire:
                 await broker.publish(body, type="bank.deposited", message_id=given)
             await done(mailroom, "1", "2")
             assert len(await inbox_ids(mailroom)) == 2
-
-    def test_a_message_without_any_id_is_refused_or_known_by_all_that_it_holds(self) -> None:
-        """Clients for Python add an id by themselves; others do not."""
-
-        def read(body: bytes, *, derive_id: bool = True, **properties: Any) -> UUID:
-            found = spec.Basic.Properties(message_type="bank.deposited", **properties)
-            return wire.message_of(found, "bank.deposited", body, limit=1_000, derive_id=derive_id).message_id
-
-        with pytest.raises(UndecodableError, match=r"foreign_messages"):
-            read(b"{}", derive_id=False)
-        assert read(b"{}") == read(b"{}")
-        at = datetime(2026, 1, 1, tzinfo=UTC)
-        assert len({read(b"{}"), read(b"[]"), read(b"{}", timestamp=at), read(b"{}", message_id="17")}) == 4
-
-    def test_a_message_without_any_id_is_the_same_message_after_it_was_put_aside(self) -> None:
-        """Else a second delivery of it would not be recognised as one, once the first had to be tried again."""
-        found = spec.Basic.Properties(message_type="bank.deposited")
-        journey, failure = Journey(first_seen=datetime.now(UTC)), Failure.of(ValueError("no"))
-        aside = wire.put_aside(found, "bank.deposited", b"{}", journey, failure)
-        first, again = (
-            wire.message_of(one, "bank.deposited", b"{}", limit=1_000, derive_id=True) for one in (found, aside)
-        )
-        assert first.message_id == again.message_id
 
     async def test_an_event_of_an_unknown_version_is_put_aside_before_it_is_given_up(
         self, run: Run, broker: Broker
@@ -404,227 +331,6 @@ class TestTopology:
             section.pop(missing, None)
         with pytest.raises(ConfigurationError, match=rf"\.{missing}"):
             await compose(**sections)
-
-
-class TestRecovery:
-    async def test_a_connection_that_breaks_while_a_handler_runs_repeats_no_effect(
-        self, run: Run, broker: Broker
-    ) -> None:
-        begun, go_on = asyncio.Event(), asyncio.Event()
-        deliveries = 0
-
-        async def take_a_while(event: Deposited, context: Context[Any]) -> None:
-            nonlocal deliveries
-            deliveries += 1
-            effect(context, str(event.amount))
-            begun.set()
-            await go_on.wait()
-
-        async with proxied(broker) as proxy, run(handling(take_a_while)) as mailroom:
-            await mailroom.publish(Deposited(amount=1))
-            await begun.wait()
-            before = proxy.connections
-            proxy.cut()
-
-            async def is_back() -> bool:
-                return proxy.connections >= before + 1 and mailroom.transport.receiver.disconnection() is None
-
-            await until(is_back)
-            go_on.set()
-            await mailroom.publish(Deposited(amount=2))
-            await done(mailroom, "1", "2")
-
-            async def is_empty() -> bool:
-                return await broker.length(broker.queue) == 0
-
-            await until(is_empty)
-            assert await effects(mailroom) == ["1", "2"]
-
-    async def test_a_service_that_has_nothing_to_publish_is_ready_again_after_a_loss(
-        self, run: Run, broker: Broker
-    ) -> None:
-        async with proxied(broker) as proxy, run(handling(note)) as mailroom:
-            assert (await mailroom.health()).ready
-            proxy.refuses = True
-            proxy.cut()
-
-            async def is_noticed() -> bool:
-                return not (await mailroom.health()).ready
-
-            await until(is_noticed)
-            proxy.refuses = False
-
-            async def is_ready() -> bool:
-                return (await mailroom.health()).ready
-
-            await until(is_ready)
-
-    async def test_a_loss_that_the_channel_has_not_heard_of_yet_is_a_loss(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async with run(handling(note)) as mailroom:
-            publishing = transport_of(mailroom).link
-            before, is_opened = publishing._connection, Connection.is_opened
-            assert before is not None
-            monkeypatch.setattr(
-                Connection, "is_opened", property(lambda self: self is not before and is_opened.__get__(self))
-            )
-            closing = asyncio.get_running_loop().create_future()
-            closing.cancel()
-            publishing._note_loss(before, closing)
-
-            async def is_another() -> bool:
-                return publishing.is_open and publishing._connection is not before
-
-            await until(is_another)
-            await mailroom.publish(Deposited(amount=1))
-            await done(mailroom, "1")
-
-    async def test_the_late_end_of_a_connection_that_was_given_up_is_no_loss_of_the_next(self, run: Run) -> None:
-        async with run(handling(note)) as mailroom:
-            publishing = transport_of(mailroom).link
-            before = publishing._connection
-            assert before is not None
-            await publishing.close()
-            await publishing.channel()
-            closing = asyncio.get_running_loop().create_future()
-            closing.cancel()
-            publishing._note_loss(before, closing)
-            assert not publishing.lost.is_set()
-            assert publishing.problem is None
-
-    async def test_each_loss_of_the_connection_is_told(
-        self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def told(message: str) -> int:
-            return [record.message for record in caplog.records if "receiver" in record.name].count(message)
-
-        caplog.set_level(logging.INFO)
-        async with proxied(broker) as proxy, run(handling(note)) as mailroom:
-            for losses in (1, 2):
-                proxy.cut()
-
-                async def is_back(losses: int = losses) -> bool:
-                    return told("consuming") == losses + 1
-
-                await until(is_back)
-                assert told("broker unavailable") == losses
-            await mailroom.publish(Deposited(amount=1))
-            await done(mailroom, "1")
-
-    async def test_a_stop_after_a_loss_leaves_no_handler_behind(self, run: Run, broker: Broker) -> None:
-        begun = asyncio.Event()
-
-        async def hang(event: Deposited, context: Context[Any]) -> None:
-            effect(context, str(event.amount))
-            begun.set()
-            await asyncio.Event().wait()
-
-        short = {"shutdown_timeout_seconds": 0.1}
-        async with proxied(broker) as proxy, run(handling(hang), sections=short) as mailroom:
-            await mailroom.publish(Deposited(amount=1))
-            await begun.wait()
-            proxy.refuses = True
-            proxy.cut()
-
-            async def is_noticed() -> bool:
-                return mailroom.transport.receiver.disconnection() is not None
-
-            await until(is_noticed)
-        assert not [task for task in asyncio.all_tasks() if task.get_name() == "broker message"]
-        assert await effects(mailroom) == []
-
-    async def test_a_queue_that_was_deleted_is_made_again_and_consumed(
-        self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        async with run(handling(note)) as mailroom:
-            await mailroom.publish(Deposited(amount=1))
-            await done(mailroom, "1")
-            await broker.delete(broker.queue)
-
-            async def is_told() -> bool:
-                return any("cancelled the consumer" in str(getattr(one, "reason", "")) for one in caplog.records)
-
-            await until(is_told)
-
-            async def is_back() -> bool:
-                return mailroom.transport.receiver.disconnection() is None
-
-            await until(is_back)
-            await mailroom.publish(Deposited(amount=2))
-            await done(mailroom, "1", "2")
-
-    async def test_a_channel_that_the_broker_closes_is_opened_again(self, run: Run, broker: Broker) -> None:
-        async with run(handling(note)) as mailroom:
-            await mailroom.publish(Deposited(amount=1))
-            await done(mailroom, "1")
-            connection = await mailroom.transport.receiver._link._open()
-            for channel in list(connection.channels.values()):
-                await channel.basic_ack(4711, wait=False)  # an unknown tag: the broker closes the channel for it
-            await mailroom.publish(Deposited(amount=2))
-            await done(mailroom, "1", "2")
-
-    async def test_a_connection_on_which_nothing_is_heard_is_given_up(self, run: Run, broker: Broker) -> None:
-        async with proxied(broker) as proxy, run(handling(note)) as mailroom:
-            await mailroom.publish(Deposited(amount=1))
-            await done(mailroom, "1")
-            proxy.is_silent = True
-
-            async def is_noticed() -> bool:
-                return mailroom.transport.receiver.disconnection() is not None
-
-            await until(is_noticed)
-            proxy.is_silent = False
-            proxy.cut()
-            await mailroom.publish(Deposited(amount=2))
-            await done(mailroom, "1", "2")
-
-    async def test_a_message_that_came_back_too_often_is_handled_alone(self, run: Run, broker: Broker) -> None:
-        busy, company = 0, []
-
-        async def watch(event: Deposited, context: Context[Any]) -> None:
-            nonlocal busy
-            busy += 1
-            effect(context, str(event.amount))
-            await context.session.flush()
-            for _ in range(20):
-                await asyncio.sleep(0)
-            company.append((event.amount, busy))
-            busy -= 1
-
-        async with run(handling(watch)):
-            pass
-        for amount in range(4):
-            body = json.dumps({"amount": amount}).encode()
-            await broker.publish(body, type="bank.deposited", message_id=str(uuid4()))
-        async with broker.channel() as channel:
-            for _ in range(3):
-                message = await (await channel.get_queue(broker.queue, ensure=False)).get()
-                assert json.loads(message.body) == {"amount": 0}
-                await message.nack(requeue=True)
-        async with run(handling(watch)) as mailroom:
-            await done(mailroom, "0", "1", "2", "3")
-        assert dict(company)[0] == 1
-
-    async def test_a_message_whose_handler_kills_its_process_is_given_up_by_the_broker(
-        self, run: Run, broker: Broker
-    ) -> None:
-        few = {"rabbitmq": {"delivery_limit": 5}}
-        async with run(handling(note), sections=few):
-            pass
-        await broker.publish(b'{"amount": 0}', type="bank.deposited", message_id=str(uuid4()))
-        for _ in range(6):  # each a process that took it and died
-            async with broker.channel() as channel:
-                await (await channel.get_queue(broker.queue, ensure=False)).get()
-
-        async def is_given_up() -> bool:
-            return await broker.length(broker.dead_letters) == 1
-
-        await until(is_given_up)
-        async with run(handling(note), sections=few) as mailroom:
-            (dead,) = await transport_of(mailroom).dead_letters.entries(limit=10)
-        assert "delivered too often" in dead.reason
-        assert dead.event_type == "bank.deposited"
 
 
 class TestTwoCopies:
