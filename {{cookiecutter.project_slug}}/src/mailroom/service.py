@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
+AGAIN_SECONDS = 2.0
+"""How long a task may take to undo what it was doing before it is cancelled once more."""
+
 
 class Service(Protocol):
     """Something that runs beside the code of the user, from the start of a host to its end.
@@ -48,6 +51,18 @@ def is_being_cancelled() -> bool:
     from something else that was cancelled and that a handler waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def end(tasks: "Iterable[asyncio.Task[Any]]") -> None:
+    """Cancels tasks, and returns once they have ended, however that was.
+
+    A client that is in the middle of a handshake may swallow a cancellation, so they are told again until they heed it.
+    """
+    running = {task for task in tasks if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=AGAIN_SECONDS)
 
 
 def ended(tasks: Iterable["asyncio.Task[Any] | None"]) -> str | None:

@@ -16,7 +16,7 @@ from mailroom.outbox.gate import Gate
 from mailroom.outbox.lane import Lane, Send
 from mailroom.outbox.leases import Leases
 from mailroom.outbox.wake_up import WakeUp
-from mailroom.service import ended
+from mailroom.service import end, ended
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
@@ -119,12 +119,10 @@ class OutboxProcessor:
                 return_exceptions=True,
             )
         finally:
-            for task in self._helpers:
-                task.cancel()
+            await end(self._helpers)
         for result in results:
             if isinstance(result, Exception):
                 logger.error("outbox could not write back while stopping; its leases will run out", exc_info=result)
-        await asyncio.gather(*self._helpers, return_exceptions=True)
         self._runners, self._helpers = [], []
 
     def failure(self) -> str | None:
@@ -145,8 +143,7 @@ class OutboxProcessor:
         finally:
             deadline = asyncio.get_running_loop().time() + self._settings.shutdown_timeout_seconds
             await asyncio.gather(*(lane.stop(deadline) for lane in self._lanes.values()))
-            renewal.cancel()
-            await asyncio.gather(renewal, return_exceptions=True)
+            await end([renewal])
         return total
 
     async def _run_once(self) -> int:

@@ -15,6 +15,7 @@ from mailroom.events import Kind
 from mailroom.log import get_logger
 from mailroom.persistence.database import Database
 from mailroom.persistence.engines.base import Channel
+from mailroom.service import end
 
 logger = get_logger(__name__)
 
@@ -51,8 +52,7 @@ class WakeUp:
 
     async def stop(self) -> None:
         if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+            await end([self._listening])
             self._listening = None
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ from mailroom.messaging.transports.rabbitmq.provisioning import RabbitMQProvisio
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
 from mailroom.messaging.transports.rabbitmq.receiver import Receiver
 from mailroom.messaging.transports.rabbitmq.topology import Topology
-from mailroom.service import ended
+from mailroom.service import end, ended
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
@@ -77,8 +77,7 @@ class RabbitMQTransport:
 
     async def stop(self) -> None:
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+            await end([self._keeper])
             self._keeper = None
         await self._publisher.close()
 

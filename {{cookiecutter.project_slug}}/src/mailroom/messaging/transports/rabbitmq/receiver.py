@@ -15,7 +15,7 @@ from mailroom.messaging.transports.rabbitmq.link import LOST, Link, LoginRefused
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
 from mailroom.messaging.transports.rabbitmq.subscription import Subscription
 from mailroom.messaging.transports.rabbitmq.topology import Topology
-from mailroom.service import ended, is_being_cancelled
+from mailroom.service import end, ended, is_being_cancelled
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
@@ -173,9 +173,7 @@ class Receiver:
         if not tasks:
             return
         await asyncio.wait(tasks, timeout=self._settings.shutdown_timeout_seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await end(tasks)
 
     def _take(self, subscription: Subscription, delivered: DeliveredMessage) -> None:
         task = asyncio.create_task(self._settle(subscription, delivered), name="broker message")
