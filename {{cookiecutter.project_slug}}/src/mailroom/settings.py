@@ -27,7 +27,7 @@ from mailroom.settings_sections import (
     Section,
     SourceName,
 )
-from mailroom.settings_transports import RabbitMQSettings
+from mailroom.settings_transports import RabbitMQSettings, ServiceBusSettings
 
 __all__ = [
     "DatabaseSettings",
@@ -37,6 +37,7 @@ __all__ = [
     "OutboxSettings",
     "RabbitMQSettings",
     "Section",
+    "ServiceBusSettings",
     "Settings",
     "longest_redelivery_seconds",
 ]
@@ -61,6 +62,7 @@ class Settings(Section):
     message_bus: MessageBusSettings = MessageBusSettings()
     outbox: OutboxSettings = OutboxSettings()
     rabbitmq: RabbitMQSettings = RabbitMQSettings()
+    service_bus: ServiceBusSettings = ServiceBusSettings()
     health: HealthSettings = HealthSettings()
     logging: LoggingSettings = LoggingSettings()
     handler_timeout_seconds: Seconds = 60

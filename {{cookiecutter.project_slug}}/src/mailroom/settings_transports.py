@@ -12,6 +12,9 @@ RABBITMQ_EXAMPLE = "amqp://shop:secret@127.0.0.1:5672/"
 RABBITMQ_PORTS = {"amqp": 5672, "amqps": 5671}
 MANAGEMENT_EXAMPLE = "http://shop:secret@127.0.0.1:15672"
 
+NAMESPACE_PATTERN = r"^[A-Za-z][A-Za-z0-9-]*(\.[A-Za-z0-9-]+)+$"
+CONNECTION_STRING_EXAMPLE = "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=shop;SharedAccessKey=secret"
+
 
 def _strip(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
@@ -66,6 +69,79 @@ class RabbitMQSettings(Section):
         """What the broker calls it; the URL's path without its first slash."""
         path = urlsplit(self.url.get_secret_value()).path if self.url else ""
         return unquote(path[1:]) or "/"
+
+
+class ServiceBusSettings(Section):
+    """The namespace of Azure Service Bus, where `message_bus.provider` is `azure_service_bus`.
+
+    Either `connection_string` or `namespace` says where it is, and as whom.
+    """
+
+    connection_string: SecretStr | None = None
+    """Where it is, with a key: `Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…`."""
+    namespace: Annotated[str, BeforeValidator(_strip), Field(pattern=NAMESPACE_PATTERN)] | None = None
+    """Where it is, as `shop.servicebus.windows.net`; then Azure says who this is: a managed identity, or your login."""
+    topic: Annotated[str, BeforeValidator(_strip), Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)] = (
+        "mailroom.events"
+    )
+    """The topic over which services tell each other what happened; the same for all of them."""
+    declare_topology: bool = True
+    """Whether topic, queue, subscription and rules are made at the start. False where an operator owns them."""
+    delivery_limit: Annotated[int, Field(ge=5, le=2000)] = 20
+    """After how many deliveries without an answer a message is dead-lettered: its handler may kill the process."""
+    lock_seconds: Annotated[int, Field(ge=5, le=300)] = 60
+    """For how many seconds a message is this service's own; renewed while it is handled."""
+    lock_renewal_limit_seconds: Seconds = 900
+    """For how many seconds at most a lock is renewed: what is handled for longer may come a second time meanwhile."""
+    connect_timeout_seconds: Seconds = 30
+    """How many seconds the namespace may take to accept a connection."""
+    confirm_timeout_seconds: Seconds = 30
+    """How many seconds the namespace may take to confirm that it has a message."""
+    management_url: Annotated[str, BeforeValidator(_strip)] | None = None
+    """Where the HTTP API of an emulator is. Unset, at port 5300 of its host; a namespace in Azure has its own place."""
+
+    @field_validator("connection_string")
+    @classmethod
+    def _check_connection_string(cls, given: SecretStr | None) -> SecretStr | None:
+        """What it raises never quotes it: it holds a key."""
+        if given is None:
+            return None
+        text = given.get_secret_value().strip()
+        parts = _parts_of(text)
+        if not urlsplit(parts.get("endpoint", "")).hostname or not (
+            {"sharedaccesskeyname", "sharedaccesskey"} <= parts.keys() or "sharedaccesssignature" in parts
+        ):
+            raise PydanticCustomError(
+                "connection_string",
+                "is no connection string with an endpoint and a key; one looks like {example}",
+                {"example": CONNECTION_STRING_EXAMPLE},
+            )
+        return SecretStr(text)
+
+    @field_validator("management_url")
+    @classmethod
+    def _check_management_url(cls, given: str | None) -> str | None:
+        checked = _checked(SecretStr(given) if given else None, ("http", "https"), "http://127.0.0.1:5300")
+        return checked.get_secret_value() if checked else None
+
+    @property
+    def host(self) -> str:
+        """Where the namespace is, without any secret; with the port, if one is given."""
+        return self.namespace or urlsplit(self._parts.get("endpoint", "")).netloc or "no namespace"
+
+    @property
+    def is_emulator(self) -> bool:
+        return self._parts.get("usedevelopmentemulator", "").lower() == "true"
+
+    @property
+    def _parts(self) -> dict[str, str]:
+        return _parts_of(self.connection_string.get_secret_value()) if self.connection_string else {}
+
+
+def _parts_of(connection_string: str) -> dict[str, str]:
+    """By their names in lower case, as the service reads them."""
+    parts = (part.partition("=") for part in connection_string.split(";"))
+    return {name.strip().lower(): value.strip() for name, _, value in parts if name.strip()}
 
 
 def _checked(given: SecretStr | None, schemes: tuple[str, ...], example: str) -> SecretStr | None:

@@ -13,7 +13,11 @@ __all__ = ["PACKAGES", "TransportFactory", "transport_factory"]
 
 TransportFactory = Callable[[Settings, Consumer], Transport]
 
-PACKAGES: dict[str, tuple[str, ...]] = {"in_process": (), "rabbitmq": ("aiormq",)}
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "in_process": (),
+    "rabbitmq": ("aiormq",),
+    "azure_service_bus": ("azure.servicebus", "azure.identity"),
+}
 """Every provider that mailroom knows, and the packages that it needs."""
 
 
@@ -28,7 +32,7 @@ def transport_factory(provider: str) -> TransportFactory:
             f"{', '.join(PACKAGES)}"
         )
     needed = (f"{__name__}.{provider}", *PACKAGES[provider])
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = [name for name in needed if not _is_there(name)]
     if missing:
         raise ConfigurationError(
             f"message_bus.provider is {provider!r}, and this project was made without that transport: "
@@ -36,3 +40,10 @@ def transport_factory(provider: str) -> TransportFactory:
         )
     factory: TransportFactory = import_module(f"{__name__}.{provider}").create
     return factory
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        return False
