@@ -5,7 +5,7 @@ BIN     := $(CURDIR)/.venv/bin
 JOBS    ?= 2
 
 # Every database and every transport is in one of these projects.
-KINDS := database=sqlite database=postgres database=sqlserver transport=rabbitmq
+KINDS := database=sqlite database=postgres database=sqlserver transport=rabbitmq transport=azure_service_bus
 
 # The first Python that is new enough; a name may be there without an interpreter behind it, so it is asked.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
