@@ -17,6 +17,7 @@ MailroomError
 ├── PublishError                  the broker did not take this message; a failure of the message (R4)
 │   └── UnroutableError           no queue is bound to the event, and `rabbitmq.require_route` asks for one
 └── TransportUnavailableError     the broker is unreachable; not the message's fault (R4)
+    ├── LoginRefusedError         the broker is there and does not let this user in; waiting does not help
     └── ConnectionLostError       the connection broke while this message was in flight; it is a suspect (R4)
 """
 
@@ -95,6 +96,10 @@ class UnroutableError(PublishError):
 
 class TransportUnavailableError(MailroomError):
     """The broker is unreachable. The message was not sent; it uses up no attempt (contract R4)."""
+
+
+class LoginRefusedError(TransportUnavailableError):
+    """The broker is there, and does not let this user in. Waiting does not help: a start fails."""
 
 
 class ConnectionLostError(TransportUnavailableError):

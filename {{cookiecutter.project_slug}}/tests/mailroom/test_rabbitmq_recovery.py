@@ -116,7 +116,7 @@ class TestRecovery:
         self, run: Run, broker: Broker, caplog: pytest.LogCaptureFixture
     ) -> None:
         def told(message: str) -> int:
-            return [record.message for record in caplog.records if "receiver" in record.name].count(message)
+            return [record.message for record in caplog.records if "receiving" in record.name].count(message)
 
         caplog.set_level(logging.INFO)
         async with proxied(broker) as proxy, run(handling(note)) as mailroom:

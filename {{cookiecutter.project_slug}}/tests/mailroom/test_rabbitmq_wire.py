@@ -17,7 +17,7 @@ def test_a_message_without_any_id_is_refused_or_known_by_all_that_it_holds() -> 
 
     def read(body: bytes, *, derive_id: bool = True, **properties: Any) -> UUID:
         found = spec.Basic.Properties(message_type="bank.deposited", **properties)
-        return wire.message_of(found, "bank.deposited", body, limit=1_000, derive_id=derive_id).message_id
+        return wire.received(found, "bank.deposited", body).message(limit=1_000, derive_id=derive_id).message_id
 
     with pytest.raises(UndecodableError, match=r"foreign_messages"):
         read(b"{}", derive_id=False)
@@ -32,6 +32,6 @@ def test_a_message_without_any_id_is_the_same_message_after_it_was_put_aside() -
     journey, failure = Journey(first_seen=datetime.now(UTC)), Failure.of(ValueError("no"))
     aside = wire.put_aside(found, "bank.deposited", b"{}", journey, failure)
     first, again = (
-        wire.message_of(one, "bank.deposited", b"{}", limit=1_000, derive_id=True) for one in (found, aside)
+        wire.received(one, "bank.deposited", b"{}").message(limit=1_000, derive_id=True) for one in (found, aside)
     )
     assert first.message_id == again.message_id

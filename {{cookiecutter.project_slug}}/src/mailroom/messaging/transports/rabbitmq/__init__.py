@@ -12,14 +12,21 @@ from mailroom import metrics
 from mailroom.backoff import backoff_seconds
 from mailroom.checks import Check
 from mailroom.envelope import Message
-from mailroom.errors import ConfigurationError, MailroomError, TransportUnavailableError, UnroutableError
+from mailroom.errors import (
+    ConfigurationError,
+    LoginRefusedError,
+    MailroomError,
+    TransportUnavailableError,
+    UnroutableError,
+)
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import Attempts
 from mailroom.messaging.consumer import Consumer
+from mailroom.messaging.headers import body_of
 from mailroom.messaging.transports.rabbitmq import wire
 from mailroom.messaging.transports.rabbitmq.dead_letters import RabbitMQDeadLetters
 from mailroom.messaging.transports.rabbitmq.examination import Examination
-from mailroom.messaging.transports.rabbitmq.link import Link, LoginRefusedError
+from mailroom.messaging.transports.rabbitmq.link import Link
 from mailroom.messaging.transports.rabbitmq.provisioning import RabbitMQProvisioning
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
 from mailroom.messaging.transports.rabbitmq.receiver import Receiver
@@ -92,7 +99,7 @@ class RabbitMQTransport:
         return self.link.problem
 
     async def publish(self, message: Message, attempt: int) -> None:
-        body = wire.body_of(message, limit=self._settings.message_bus.max_payload_bytes)
+        body = body_of(message, limit=self._settings.message_bus.max_payload_bytes)
         properties = wire.properties_of(message)
         if not await self._publisher.send(self.topology.exchange, message.event_type, body, properties):
             self._note_unrouted(message)

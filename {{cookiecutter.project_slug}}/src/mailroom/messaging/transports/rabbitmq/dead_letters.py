@@ -18,6 +18,7 @@ from aiormq.abc import DeliveredMessage
 from aiormq.exceptions import ChannelNotFoundEntity
 
 from mailroom.errors import MailroomError
+from mailroom.messaging.headers import EXCEPTION, FIRST_SEEN, OURS, REASON, STACK
 from mailroom.messaging.transports.base import DeadLetter, Progress, Removed, ignore
 from mailroom.messaging.transports.rabbitmq import wire
 from mailroom.messaging.transports.rabbitmq.answers import answered, asking
@@ -184,23 +185,24 @@ class _Taken:
 
     @property
     def message_id(self) -> str:
-        return wire.id_of(self.properties, self.event_type, self.delivered.body)
+        return wire.received(self.properties, self.event_type, self.delivered.body).id
 
     def entry(self, *, with_payload: bool) -> DeadLetter:
         headers = self.headers
-        journey = wire.journey_of(headers, now=datetime.max)
+        received = wire.received(self.properties, self.event_type, self.delivered.body)
+        journey = received.journey(now=datetime.max)
         return DeadLetter(
-            message_id=self.message_id,
+            message_id=received.id,
             event_type=self.event_type,
-            reason=str(headers.get(wire.REASON) or _reason_of_broker(headers)),
-            exception=_text(headers.get(wire.EXCEPTION)),
+            reason=str(headers.get(REASON) or _reason_of_broker(headers)),
+            exception=_text(headers.get(EXCEPTION)),
             attempts=journey.attempts,
             redeliveries=journey.redeliveries,
-            first_seen=journey.first_seen if wire.FIRST_SEEN in headers else None,
+            first_seen=journey.first_seen if FIRST_SEEN in headers else None,
             size=len(self.delivered.body),
-            headers={name: value for name, value in headers.items() if not name.startswith((wire.OURS, "x-"))},
+            headers={name: value for name, value in headers.items() if not name.startswith((OURS, "x-"))},
             payload=self.delivered.body.decode(errors="backslashreplace") if with_payload else None,
-            stack=_text(headers.get(wire.STACK)) if with_payload else None,
+            stack=_text(headers.get(STACK)) if with_payload else None,
         )
 
 

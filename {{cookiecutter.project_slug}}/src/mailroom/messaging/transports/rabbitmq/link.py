@@ -8,17 +8,13 @@ from aiormq import Channel
 from aiormq.exceptions import AMQPError, ChannelInvalidStateError, InvalidFrameError, ProbableAuthenticationError
 from yarl import URL
 
-from mailroom.errors import TransportUnavailableError
+from mailroom.errors import LoginRefusedError, TransportUnavailableError
 from mailroom.messaging.transports.rabbitmq.connection import FRAMES, Connection
 from mailroom.service import is_being_cancelled
 from mailroom.settings import RabbitMQSettings
 
 LOST = (AMQPError, OSError, RuntimeError)
 """What the client raises once channel or connection are no longer there; a RuntimeError says "not opened"."""
-
-
-class LoginRefusedError(TransportUnavailableError):
-    """The broker is there, and does not let this user in, or not into this virtual host. Waiting does not help."""
 
 
 class Link:
