@@ -45,6 +45,14 @@ class Double:
             f"SharedAccessKey={secret};UseDevelopmentEmulator=true"
         )
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What makes a service use it."""
+        return {
+            "SERVICE_BUS__CONNECTION_STRING": self.connection_string,
+            "SERVICE_BUS__MANAGEMENT_URL": f"http://127.0.0.1:{self.ports['administration']}",
+        }
+
     def administration(self, connection_string: str | None = None) -> ServiceBusAdministrationClient:
         """The real client, on this double; to be used in `async with`."""
         transport = OverHttp(self.ports["administration"])
