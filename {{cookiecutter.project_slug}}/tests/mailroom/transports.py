@@ -1,7 +1,7 @@
 """The transports that the contract is tried on, and what each of them cannot do. A new one adds its name here."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -53,12 +53,21 @@ def carrier(name: str) -> Iterator[Carrier]:
             },
         )
         return
-    import rabbitmq_support
-
-    with rabbitmq_support.broker() as own:
+    with _broker(name) as own:
         yield Carrier(
             name=name,
             features=Features(redelivers_itself=True),
             settings={**own.settings(), "outbox": {"polling_interval_seconds": 0.05, "retention_days": 0}},
             own=own,
         )
+
+
+def _broker(name: str) -> AbstractContextManager[Any]:
+    """Each needs the client of its broker, which not every project has."""
+    if name == "rabbitmq":
+        import rabbitmq_support
+
+        return rabbitmq_support.broker()
+    import service_bus_support
+
+    return service_bus_support.bus()

@@ -6,7 +6,6 @@ all of them.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
@@ -15,7 +14,13 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from mailroom.errors import MailroomError, PublishError, TransportUnavailableError
 from mailroom.log import get_logger
 from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
-from mailroom.messaging.transports.azure_service_bus.refusals import FAILURES, while_connecting, while_sending
+from mailroom.messaging.transports.azure_service_bus.refusals import (
+    FAILURES,
+    EntityMissingError,
+    while_connecting,
+    while_sending,
+)
+from mailroom.messaging.transports.azure_service_bus.topology import Preparation
 from mailroom.service import end, is_being_cancelled
 
 logger = get_logger(__name__)
@@ -37,9 +42,9 @@ class Publisher:
         *,
         is_topic: bool,
         confirm_timeout_seconds: float,
-        prepare: Callable[[], Awaitable[None]],
+        preparation: Preparation,
     ) -> None:
-        """`prepare` makes what is published to, before the first message of each connection."""
+        """`preparation` makes what is published to."""
         self.problem: str | None = "not connected yet"
         """Why there is no connection; None while there is one."""
         self.lost = asyncio.Event()
@@ -49,7 +54,7 @@ class Publisher:
         self._entity = entity
         self._is_topic = is_topic
         self._confirm_timeout_seconds = confirm_timeout_seconds
-        self._prepare = prepare
+        self._preparation = preparation
         self._sender: ServiceBusSender | None = None
         self._opening = asyncio.Lock()
         self._waiting: deque[Waiting] = deque()
@@ -140,6 +145,7 @@ class Publisher:
             translated = while_sending(error, self._namespace.host)
             if isinstance(translated, TransportUnavailableError):
                 await self._give_up(str(translated))
+                self._note(translated)
             return translated
         return None
 
@@ -147,7 +153,7 @@ class Publisher:
         async with self._opening:
             if self._sender is not None:
                 return self._sender
-            await self._prepare()
+            await self._preparation()
             sender = self._namespace.sender(self._entity, is_topic=self._is_topic)
             try:
                 await sender.create_message_batch()  # opens it
@@ -163,12 +169,14 @@ class Publisher:
             return sender
 
     def _of_connecting(self, error: BaseException) -> MailroomError:
-        if isinstance(error, MailroomError):
-            translated: MailroomError = error
-        else:
-            translated = while_connecting(error, self._namespace.host)
-        self.problem = str(translated)
+        translated = error if isinstance(error, MailroomError) else while_connecting(error, self._namespace.host)
+        self._note(translated)
         return translated
+
+    def _note(self, error: MailroomError) -> None:
+        self.problem = str(error)
+        if isinstance(error, EntityMissingError):
+            self._preparation.forget()
 
     async def _give_up(self, problem: str) -> None:
         """The next message opens another link."""

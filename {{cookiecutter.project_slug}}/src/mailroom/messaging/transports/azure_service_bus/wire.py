@@ -41,7 +41,7 @@ def outgoing(message: Message, *, limit: int) -> ServiceBusMessage:
         subject=message.event_type,
         content_type=JSON,
         correlation_id=_short(message.headers.get(CORRELATION_ID)),
-        application_properties={**headers_of(message, limit=HEADERS_LIMIT)},
+        application_properties=_properties(headers_of(message, limit=HEADERS_LIMIT)),
     )
 
 
@@ -153,8 +153,13 @@ def _copy(message: ServiceBusReceivedMessage, one: Received, properties: dict[st
         subject=one.event_type or None,
         content_type=one.content_type,
         correlation_id=_text(message.correlation_id),
-        application_properties={**properties},
+        application_properties=_properties(properties),
     )
+
+
+def _properties(headers: Mapping[str, Any]) -> dict[str | bytes, Any]:
+    """What the client has for a type of them."""
+    return {**headers}
 
 
 def _plain(value: Any) -> Any:

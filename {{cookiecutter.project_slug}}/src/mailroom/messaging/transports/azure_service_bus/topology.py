@@ -1,0 +1,229 @@
+"""What a service needs in the namespace, so that a redelivery reaches it alone and cannot get lost (contract I7, F13).
+
+    mailroom.events ──a rule for each event──► shop ──forwards──► shop.events ──given up──► shop.events/$DeadLetterQueue
+        (topic)                            (subscription)          ▲ (queue) │
+                                                                   └─ a copy ┘ due after the interval
+
+The queue does not detect duplicates: it would swallow a copy that has the id of the message.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.management import CorrelationRuleFilter, RuleProperties
+
+from mailroom.errors import ConfigurationError
+from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
+from mailroom.settings import Settings
+
+DEFAULT_RULE = "$Default"
+"""A new subscription has it, and it takes everything."""
+NAME_LENGTH = 50
+"""Of subscriptions and rules, in characters."""
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+
+Properties = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Names and properties; derived from the settings and from what the service handles."""
+
+    topic: str
+    queue: str
+    subscription: str
+    events: tuple[str, ...]
+    """Those that the queue wants, by name."""
+    lock_seconds: int
+    delivery_limit: int
+
+    @classmethod
+    def of(cls, settings: Settings, wanted: Iterable[str]) -> "Topology":
+        prefix = settings.message_bus.endpoint_prefix or ""
+        return cls(
+            topic=settings.service_bus.topic,
+            queue=f"{prefix}.events",
+            subscription=_short(prefix),
+            events=tuple(wanted),
+            lock_seconds=settings.service_bus.lock_seconds,
+            delivery_limit=settings.service_bus.delivery_limit,
+        )
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.queue}/$DeadLetterQueue"
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The event name of each rule, by the rule's name."""
+        return {_short(event): event for event in self.events}
+
+    @property
+    def queue_properties(self) -> Properties:
+        return {
+            "lock_duration": timedelta(seconds=self.lock_seconds),
+            "max_delivery_count": self.delivery_limit,
+            "requires_duplicate_detection": False,
+            "requires_session": False,
+        }
+
+    async def declare(self, administration: ServiceBusAdministrationClient) -> None:
+        """Makes what is missing, and changes nothing. Raises ConfigurationError if something is there and different."""
+        await make_topic(administration, self.topic)
+        if not self.events:
+            return
+        await self.declare_queue(administration)
+        await self.declare_subscription(administration)
+
+    async def declare_queue(self, administration: ServiceBusAdministrationClient) -> None:
+        problem = await self.problem_of_queue(administration)
+        if problem is None:
+            return
+        if problem:
+            raise different(f"the queue {self.queue}", problem)
+        try:
+            await administration.create_queue(self.queue, **self.queue_properties)
+        except ResourceExistsError:  # another instance was faster
+            await self.declare_queue(administration)
+
+    async def declare_subscription(self, administration: ServiceBusAdministrationClient) -> None:
+        problem = await self.problem_of_subscription(administration)
+        if problem:
+            raise different(f"the subscription {self.subscription}", problem)
+        if problem is not None:
+            with suppress(ResourceExistsError):
+                await administration.create_subscription(
+                    self.topic, self.subscription, forward_to=self.queue, max_delivery_count=self.delivery_limit
+                )
+        found = await self.rules_there(administration)
+        for name, event in self.rules.items():
+            if name not in found:
+                await self._make_rule(administration, name, event)
+            elif found[name] != event:
+                raise different(f"the rule {name}", f"takes {found[name] or 'something else'}, and not {event}")
+        if DEFAULT_RULE in found:
+            await self.remove_rule(administration, DEFAULT_RULE)
+
+    async def problem_of_queue(self, administration: ServiceBusAdministrationClient) -> str | None:
+        """How the queue differs; empty if it is not there, None if all is well."""
+        try:
+            found = await administration.get_queue(self.queue)
+        except ResourceNotFoundError:
+            return ""
+        differing = [
+            f"its {name} is {_said(getattr(found, name))}, where {_said(value)} is asked for{_BY_SETTING.get(name, '')}"
+            for name, value in self.queue_properties.items()
+            if getattr(found, name) != value
+        ]
+        return "; ".join(differing) or None
+
+    async def problem_of_subscription(self, administration: ServiceBusAdministrationClient) -> str | None:
+        """As `problem_of_queue`."""
+        try:
+            found = await administration.get_subscription(self.topic, self.subscription)
+        except ResourceNotFoundError:
+            return ""
+        forwards_to = (found.forward_to or "").rpartition("/")[2]
+        if forwards_to.lower() == self.queue.lower():
+            return None
+        return f"it forwards to {forwards_to or 'no queue'}, where {self.queue} is asked for"
+
+    async def has_topic(self, administration: ServiceBusAdministrationClient) -> bool:
+        try:
+            await administration.get_topic(self.topic)
+        except ResourceNotFoundError:
+            return False
+        return True
+
+    async def rules_there(self, administration: ServiceBusAdministrationClient) -> dict[str, str]:
+        """The event name of each rule of the subscription; empty for a rule that is none of ours. None are there if
+        there is no subscription."""
+        try:
+            return {
+                rule.name: _event_of(rule) async for rule in administration.list_rules(self.topic, self.subscription)
+            }
+        except ResourceNotFoundError:
+            return {}
+
+    async def remove_rule(self, administration: ServiceBusAdministrationClient, name: str) -> None:
+        """One that is not there is no error."""
+        with suppress(ResourceNotFoundError):
+            await administration.delete_rule(self.topic, self.subscription, name)
+
+    async def _make_rule(self, administration: ServiceBusAdministrationClient, name: str, event: str) -> None:
+        with suppress(ResourceExistsError):
+            await administration.create_rule(
+                self.topic, self.subscription, name, filter=CorrelationRuleFilter(label=event)
+            )
+
+
+class Preparation:
+    """Makes what is missing before it is first used, once for all who use it; and again once something was not there."""
+
+    def __init__(self, namespace: Namespace, topology: Topology, *, declares: bool) -> None:
+        self._namespace = namespace
+        self._topology = topology
+        self._is_done = not declares
+        self._declares = declares
+        self._declaring = asyncio.Lock()
+
+    async def __call__(self) -> None:
+        """Raises ConfigurationError if something is there and different, or if this identity may not make it."""
+        async with self._declaring:
+            if not self._is_done:
+                async with self._namespace.administration() as administration:
+                    await self._topology.declare(administration)
+                self._is_done = True
+
+    def forget(self) -> None:
+        """Somebody removed something."""
+        self._is_done = not self._declares
+
+
+async def make_topic(administration: ServiceBusAdministrationClient, name: str) -> None:
+    try:
+        await administration.get_topic(name)
+    except ResourceNotFoundError:
+        with suppress(ResourceExistsError):
+            await administration.create_topic(name)
+
+
+def different(what: str, how: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} is in the namespace already, and {how}. Nothing was changed",
+        remedy="bring the settings back to what is there; or change it there, or drain and delete it and start again; "
+        "or leave it to an operator with service_bus.declare_topology = false",
+    )
+
+
+_BY_SETTING = {
+    "lock_duration": ", by service_bus.lock_seconds",
+    "max_delivery_count": ", by service_bus.delivery_limit",
+    "requires_duplicate_detection": ": it would swallow redeliveries",
+}
+
+
+def _said(value: Any) -> str:
+    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else str(value)
+
+
+def _event_of(rule: RuleProperties) -> str:
+    if not isinstance(rule.filter, CorrelationRuleFilter) or rule.filter.label is None:
+        return ""
+    return str(rule.filter.label)
+
+
+def _short(name: str) -> str:
+    """What the service takes as a name. A name that it does not take keeps its beginning, and a hash of the whole."""
+    plain = _ODD.sub("-", name)
+    if plain == name and len(name) <= NAME_LENGTH:
+        return name
+    return f"{plain[: NAME_LENGTH - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
