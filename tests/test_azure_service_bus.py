@@ -3,21 +3,24 @@
 What is the same for every transport is in tests/test_transports.py.
 """
 
+import asyncio
 import json
 import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.servicebus.management import CorrelationRuleFilter
 from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, run, succeed
 from examples import COMBINATIONS, DATABASES, ODD
 from pages import commands
 from project_files import ci, compose, read, variables
 from pydantic import SecretStr
+from updating import Life, without_history
 from walk import BIN
 
 from mailroom.settings import ServiceBusSettings
@@ -208,6 +211,42 @@ def test_the_demo_without_its_broker_is_one_clear_line(own_project: Path) -> Non
     assert SECRET not in done.stdout
 
 
+def test_what_the_emulator_is_told_is_what_the_service_wants(own_project: Path, own_double: "Double") -> None:
+    """It finds all of it there; what is there and different would be refused."""
+    asyncio.run(make(json.loads(read(own_project, "service-bus-emulator.json")), own_double))
+    shown = json.loads(shop(own_project, "topology", "show", "--json", **own_double.variables).stdout)
+    assert shown["parts"]
+    assert {part["state"] for part in shown["parts"]} == {"there"}
+    assert shop(own_project, "demo", **own_double.variables).returncode == 0
+
+
+async def make(config: dict[str, Any], double: "Double") -> None:
+    """What the emulator makes of its configuration when it starts."""
+    (namespace,) = config["UserConfig"]["Namespaces"]
+    async with double.administration() as administration:
+        for queue in namespace["Queues"]:
+            await administration.create_queue(queue["Name"], **limits(queue))
+        for topic in namespace["Topics"]:
+            await administration.create_topic(topic["Name"])
+            for one in topic["Subscriptions"]:
+                where = {"forward_to": one["Properties"]["ForwardTo"], **limits(one)}
+                await administration.create_subscription(topic["Name"], one["Name"], **where)
+                await administration.delete_rule(topic["Name"], one["Name"], "$Default")
+                for rule in one["Rules"]:
+                    takes = CorrelationRuleFilter(label=rule["Properties"]["CorrelationFilter"]["Label"])
+                    await administration.create_rule(topic["Name"], one["Name"], rule["Name"], filter=takes)
+
+
+def limits(entity: dict[str, Any]) -> dict[str, Any]:
+    given = entity["Properties"]
+    return {
+        "lock_duration": given["LockDuration"],
+        "max_delivery_count": given["MaxDeliveryCount"],
+        "default_message_time_to_live": given["DefaultMessageTimeToLive"],
+        "dead_lettering_on_message_expiration": given["DeadLetteringOnMessageExpiration"],
+    }
+
+
 def test_as_a_monolith_it_needs_no_broker(own_project: Path) -> None:
     done = shop(own_project, "demo", SERVICE_BUS__CONNECTION_STRING=NOWHERE, MESSAGE_BUS__PROVIDER="in_process")
     assert done.returncode == 0, done.stdout
@@ -219,6 +258,17 @@ def test_its_tests_need_no_broker(own_project: Path) -> None:
     environment = {**PATH, "PYTHONPATH": str(own_project / "src"), "SERVICE_BUS__CONNECTION_STRING": NOWHERE}
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ignore=tests/mailroom")
     assert " passed" in succeed(*command, cwd=own_project, env=environment)
+
+
+def test_it_passes_the_tests_of_its_framework_on_the_double(
+    lives: Callable[[str], Life], own_double: "Double", tmp_path: Path
+) -> None:
+    """After an update, in the environment of the template; tests/test_updated_projects.py says which other ones do."""
+    project = without_history(lives("longest with azure_service_bus").updated, tmp_path)
+    variables = {"TEST_REQUIRE": "azure_service_bus", **own_double.variables_of_tests}
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests/mailroom")
+    environment = {**PATH, "PYTHONPATH": str(project / "src"), **variables}
+    assert " passed" in succeed(*command, cwd=project, env=environment)
 
 
 def test_uv_runs_what_its_readme_says_in_a_fresh_environment(own_project: Path, own_double: "Double") -> None:

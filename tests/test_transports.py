@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +18,6 @@ from examples import DATABASES, ODD, TRANSPORTS
 from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
 from tls import tls_before
-from updating import Life, without_history
 from walk import BIN
 
 CLIENTS = {
@@ -211,17 +209,6 @@ def test_its_tests_need_no_broker(own_project: Path) -> None:
     """Nor do they read the settings of the machine: those name a broker that is not there."""
     environment = {**PATH, "PYTHONPATH": str(own_project / "src"), "RABBITMQ__URL": NOWHERE}
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ignore=tests/mailroom")
-    assert " passed" in succeed(*command, cwd=own_project, env=environment)
-
-
-def test_it_passes_the_tests_of_its_framework_on_the_broker(
-    lives: Callable[[str], Life], own_names: OwnNames, tmp_path: Path
-) -> None:
-    """After an update, in the environment of the template; tests/test_updated_projects.py says which other ones do."""
-    own_project = without_history(lives("odd with rabbitmq").updated, tmp_path)
-    variables = {"TEST_REQUIRE": "rabbitmq", "TEST_RABBITMQ_URL": own_names.url}
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests/mailroom")
-    environment = {**PATH, "PYTHONPATH": str(own_project / "src"), **variables}
     assert " passed" in succeed(*command, cwd=own_project, env=environment)
 
 

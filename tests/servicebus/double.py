@@ -53,6 +53,11 @@ class Double:
             "SERVICE_BUS__MANAGEMENT_URL": f"http://127.0.0.1:{self.ports['administration']}",
         }
 
+    @property
+    def variables_of_tests(self) -> dict[str, str]:
+        """What makes the framework's tests use it."""
+        return {f"TEST_{name}": value for name, value in self.variables.items()}
+
     def administration(self, connection_string: str | None = None) -> ServiceBusAdministrationClient:
         """The real client, on this double; to be used in `async with`."""
         transport = OverHttp(self.ports["administration"])

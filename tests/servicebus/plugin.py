@@ -1,6 +1,6 @@
 """For the framework's own tests: each process of theirs has a double, named in the variables that they look at.
 
-    python -m pytest -p servicebus.plugin ...
+python -m pytest -p servicebus.plugin ...
 """
 
 import os
