@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from azure.servicebus.management import CorrelationRuleFilter
 from checkout import FRESH, PATH, SOMEBODY, ProjectOn, Render, run, succeed
 from examples import COMBINATIONS, DATABASES, ODD
 from pages import commands
@@ -222,6 +221,8 @@ def test_what_the_emulator_is_told_is_what_the_service_wants(own_project: Path, 
 
 async def make(config: dict[str, Any], double: "Double") -> None:
     """What the emulator makes of its configuration when it starts."""
+    from azure.servicebus.management import CorrelationRuleFilter  # which takes a second, in every session
+
     (namespace,) = config["UserConfig"]["Namespaces"]
     async with double.administration() as administration:
         for queue in namespace["Queues"]:
