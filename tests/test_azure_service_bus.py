@@ -130,7 +130,7 @@ def test_the_ci_of_a_project_wants_no_such_broker(shop_on: ProjectOn, database: 
 
 @pytest.fixture(scope="module", params=WITH_IT)
 def told(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project of each combination that has the emulator."""
+    """A project of each combination that has the emulator. The longest names are too long for a rule."""
     return by_copier(tmp_path_factory.mktemp("told") / "in", **COMBINATIONS[request.param])
 
 
