@@ -27,7 +27,7 @@ MANAGEMENT_URL = "TEST_SERVICE_BUS__MANAGEMENT_URL"
 
 
 def need_service_bus() -> None:
-    """Skips the test, with the reason, if no namespace is named; fails it where TEST_REQUIRE names azure_service_bus."""
+    """Skips the test if no namespace is named; fails it where TEST_REQUIRE names azure_service_bus."""
     if os.environ.get(CONNECTION_STRING):
         return
     what = f"no azure_service_bus: {CONNECTION_STRING} names no namespace and no emulator"

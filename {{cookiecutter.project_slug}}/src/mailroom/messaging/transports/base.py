@@ -87,6 +87,11 @@ class DeadLetters(Protocol):
     double, and not be lost. No ids are all of them. Everything raises TransportUnavailableError if the broker is away.
     """
 
+    @property
+    def place(self) -> str:
+        """What the broker calls the place where they are."""
+        ...
+
     async def count(self) -> int:
         """How many there are. Raises MailroomError if there is no place for them."""
         ...

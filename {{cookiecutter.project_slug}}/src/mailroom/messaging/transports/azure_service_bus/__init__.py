@@ -16,8 +16,11 @@ from mailroom.errors import ConfigurationError, LoginRefusedError, MailroomError
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import Attempts
 from mailroom.messaging.consumer import Consumer
+from mailroom.messaging.examination import Examination
 from mailroom.messaging.transports.azure_service_bus import wire
+from mailroom.messaging.transports.azure_service_bus.dead_letters import ServiceBusDeadLetters
 from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
+from mailroom.messaging.transports.azure_service_bus.provisioning import ServiceBusProvisioning, reach
 from mailroom.messaging.transports.azure_service_bus.publisher import Publisher
 from mailroom.messaging.transports.azure_service_bus.receiver import Receiver
 from mailroom.messaging.transports.azure_service_bus.topology import Preparation, Topology
@@ -54,6 +57,9 @@ class ServiceBusTransport:
         self.receiver = Receiver(
             settings, self.topology, self.namespace, preparation, aside, Attempts(consumer, settings.message_bus)
         )
+        self.dead_letters = ServiceBusDeadLetters(self.topology, self.namespace, aside)
+        self.provisioning = ServiceBusProvisioning(self.topology, self.namespace)
+        self._aside = aside
         self._settings = settings
         self._keeper: asyncio.Task[None] | None = None
 
@@ -80,17 +86,32 @@ class ServiceBusTransport:
         if self._keeper is not None:
             await end([self._keeper])
             self._keeper = None
-        await self._publisher.close()
+        await asyncio.gather(self._publisher.close(), self._aside.close())
         await self.namespace.close()
 
     def failure(self) -> str | None:
         return ended([self._keeper])
+
+    def examine(self, command: str) -> AsyncIterator[Check]:
+        return Examination(
+            where=self._where,
+            provisioning=self.provisioning,
+            dead_letters=self.dead_letters,
+            summary=self.topology.summary,
+            binding="rule",
+            declares=self._settings.service_bus.declare_topology,
+            has_to_answer=self._settings.service_bus.declare_topology,
+        ).checks(command)
 
     def disconnection(self) -> str | None:
         return self._publisher.problem
 
     async def publish(self, message: Message, attempt: int) -> None:
         await self._publisher.send(wire.outgoing(message, limit=self._settings.message_bus.max_payload_bytes))
+
+    async def _where(self) -> str:
+        await reach(self.namespace, self.topology)
+        return self.namespace.host
 
     async def _stay_connected(self) -> None:
         """Without it a service that has nothing to publish would not be ready again after the namespace was away."""

@@ -67,7 +67,8 @@ class Namespace:
         except AzureError as error:
             raise TransportUnavailableError(
                 f"the management of {self.host} cannot be reached: {describe(error)}",
-                remedy="an emulator's is at service_bus.management_url",
+                remedy="start the emulator (docker compose up -d --wait), or check service_bus.connection_string, "
+                ".namespace or .management_url",
             ) from error
 
     async def close(self) -> None:

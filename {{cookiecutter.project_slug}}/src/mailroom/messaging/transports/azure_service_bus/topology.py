@@ -8,7 +8,6 @@ The queue does not detect duplicates: it would swallow a copy that has the id of
 """
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -26,8 +25,11 @@ from mailroom.settings import Settings
 
 DEFAULT_RULE = "$Default"
 """A new subscription has it, and it takes everything."""
-NAME_LENGTH = 50
-"""Of subscriptions and rules, in characters."""
+RULE_LENGTH = 50
+"""Of a rule's name, in characters."""
+EMULATOR_DELIVERIES = 10
+EMULATOR_TIME_TO_LIVE = timedelta(hours=1)
+"""More than these an emulator does not take."""
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 Properties = Mapping[str, Any]
@@ -44,17 +46,25 @@ class Topology:
     """Those that the queue wants, by name."""
     lock_seconds: int
     delivery_limit: int
+    time_to_live: timedelta | None
+    """None is as long as the service keeps messages by itself: for ever."""
 
     @classmethod
     def of(cls, settings: Settings, wanted: Iterable[str]) -> "Topology":
-        prefix = settings.message_bus.endpoint_prefix or ""
+        bus, prefix, events = settings.service_bus, settings.message_bus.endpoint_prefix or "", tuple(wanted)
+        if len({rule_of(event) for event in events}) < len(events):
+            raise ConfigurationError(
+                f"of the handled events {', '.join(sorted(events))} two have the same last {RULE_LENGTH} characters, and "
+                "a rule of Service Bus has no room for more; give one of them a shorter name"
+            )
         return cls(
-            topic=settings.service_bus.topic,
+            topic=bus.topic,
             queue=f"{prefix}.events",
-            subscription=_short(prefix),
-            events=tuple(wanted),
-            lock_seconds=settings.service_bus.lock_seconds,
-            delivery_limit=settings.service_bus.delivery_limit,
+            subscription=prefix,
+            events=events,
+            lock_seconds=bus.lock_seconds,
+            delivery_limit=min(bus.delivery_limit, EMULATOR_DELIVERIES) if bus.is_emulator else bus.delivery_limit,
+            time_to_live=EMULATOR_TIME_TO_LIVE if bus.is_emulator else None,
         )
 
     @property
@@ -64,7 +74,17 @@ class Topology:
     @property
     def rules(self) -> dict[str, str]:
         """The event name of each rule, by the rule's name."""
-        return {_short(event): event for event in self.events}
+        return {rule_of(event): event for event in sorted(self.events)}
+
+    @property
+    def summary(self) -> str:
+        if not self.events:
+            return "no handler takes an integration event: nothing is consumed"
+        return f"{self.queue} takes {', '.join(self.events)} from {self.topic}"
+
+    @property
+    def _kept(self) -> Properties:
+        return {} if self.time_to_live is None else {"default_message_time_to_live": self.time_to_live}
 
     @property
     def queue_properties(self) -> Properties:
@@ -77,7 +97,9 @@ class Topology:
 
     async def declare(self, administration: ServiceBusAdministrationClient) -> None:
         """Makes what is missing, and changes nothing. Raises ConfigurationError if something is there and different."""
-        await make_topic(administration, self.topic)
+        if not await self.has_topic(administration):
+            with suppress(ResourceExistsError):  # another instance was faster
+                await administration.create_topic(self.topic, **self._kept)
         if not self.events:
             return
         await self.declare_queue(administration)
@@ -90,8 +112,8 @@ class Topology:
         if problem:
             raise different(f"the queue {self.queue}", problem)
         try:
-            await administration.create_queue(self.queue, **self.queue_properties)
-        except ResourceExistsError:  # another instance was faster
+            await administration.create_queue(self.queue, **self.queue_properties, **self._kept)
+        except ResourceExistsError:
             await self.declare_queue(administration)
 
     async def declare_subscription(self, administration: ServiceBusAdministrationClient) -> None:
@@ -101,14 +123,19 @@ class Topology:
         if problem is not None:
             with suppress(ResourceExistsError):
                 await administration.create_subscription(
-                    self.topic, self.subscription, forward_to=self.queue, max_delivery_count=self.delivery_limit
+                    self.topic,
+                    self.subscription,
+                    forward_to=self.queue,
+                    max_delivery_count=self.delivery_limit,
+                    **self._kept,
                 )
         found = await self.rules_there(administration)
         for name, event in self.rules.items():
-            if name not in found:
-                await self._make_rule(administration, name, event)
-            elif found[name] != event:
-                raise different(f"the rule {name}", f"takes {found[name] or 'something else'}, and not {event}")
+            if event in found.values():
+                continue
+            if name in found:
+                raise different(f"the rule {name}", f"it takes {found[name] or 'something else'}, and not {event}")
+            await self._make_rule(administration, name, event)
         if DEFAULT_RULE in found:
             await self.remove_rule(administration, DEFAULT_RULE)
 
@@ -119,7 +146,7 @@ class Topology:
         except ResourceNotFoundError:
             return ""
         differing = [
-            f"its {name} is {_said(getattr(found, name))}, where {_said(value)} is asked for{_BY_SETTING.get(name, '')}"
+            f"its {name} is {said(getattr(found, name))}, where {said(value)} is asked for{_BY_SETTING.get(name, '')}"
             for name, value in self.queue_properties.items()
             if getattr(found, name) != value
         ]
@@ -188,14 +215,6 @@ class Preparation:
         self._is_done = not self._declares
 
 
-async def make_topic(administration: ServiceBusAdministrationClient, name: str) -> None:
-    try:
-        await administration.get_topic(name)
-    except ResourceNotFoundError:
-        with suppress(ResourceExistsError):
-            await administration.create_topic(name)
-
-
 def different(what: str, how: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what} is in the namespace already, and {how}. Nothing was changed",
@@ -211,7 +230,7 @@ _BY_SETTING = {
 }
 
 
-def _said(value: Any) -> str:
+def said(value: Any) -> str:
     return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else str(value)
 
 
@@ -221,9 +240,6 @@ def _event_of(rule: RuleProperties) -> str:
     return str(rule.filter.label)
 
 
-def _short(name: str) -> str:
-    """What the service takes as a name. A name that it does not take keeps its beginning, and a hash of the whole."""
-    plain = _ODD.sub("-", name)
-    if plain == name and len(name) <= NAME_LENGTH:
-        return name
-    return f"{plain[: NAME_LENGTH - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+def rule_of(event: str) -> str:
+    """The name of its rule: the end of a name that is too long, where names differ."""
+    return _ODD.sub("-", event)[-RULE_LENGTH:].lstrip("._-")

@@ -159,7 +159,7 @@ def _copy(message: ServiceBusReceivedMessage, one: Received, properties: dict[st
 
 def _properties(headers: Mapping[str, Any]) -> dict[str | bytes, Any]:
     """What the client has for a type of them."""
-    return {**headers}
+    return dict(headers.items())
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 `link` is a connection, `publisher` and `receiver` are its two uses, `topology` is what there must be on the broker,
 `wire` how a message looks there. For operators: `dead_letters` are those that were given up, `provisioning` makes the
-topology, `management` tells what AMQP does not, `examination` is what `doctor` says; `answers` is how all of them wait.
+topology, `management` tells what AMQP does not; `answers` is how all of them wait.
 """
 
 import asyncio
@@ -22,10 +22,11 @@ from mailroom.errors import (
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import Attempts
 from mailroom.messaging.consumer import Consumer
+from mailroom.messaging.examination import Examination
 from mailroom.messaging.headers import body_of
 from mailroom.messaging.transports.rabbitmq import wire
+from mailroom.messaging.transports.rabbitmq.answers import asking
 from mailroom.messaging.transports.rabbitmq.dead_letters import RabbitMQDeadLetters
-from mailroom.messaging.transports.rabbitmq.examination import Examination
 from mailroom.messaging.transports.rabbitmq.link import Link
 from mailroom.messaging.transports.rabbitmq.provisioning import RabbitMQProvisioning
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
@@ -93,7 +94,15 @@ class RabbitMQTransport:
 
     def examine(self, command: str) -> AsyncIterator[Check]:
         settings = self._settings.rabbitmq
-        return Examination(settings, self.topology, self.link, self.provisioning, self.dead_letters).checks(command)
+        return Examination(
+            where=self._where,
+            provisioning=self.provisioning,
+            dead_letters=self.dead_letters,
+            summary=self.topology.summary,
+            binding="binding",
+            declares=settings.declare_topology,
+            has_to_answer=settings.management_url is not None,  # it is optional, until somebody asks for it
+        ).checks(command)
 
     def disconnection(self) -> str | None:
         return self.link.problem
@@ -103,6 +112,12 @@ class RabbitMQTransport:
         properties = wire.properties_of(message)
         if not await self._publisher.send(self.topology.exchange, message.event_type, body, properties):
             self._note_unrouted(message)
+
+    async def _where(self) -> str:
+        async with asking(self.link, "itself") as channel:
+            version = channel.connection.server_properties.get("version", "of an unknown version")
+        text = version.decode() if isinstance(version, bytes) else version
+        return f"{self._settings.rabbitmq.safe_url}, RabbitMQ {text}"
 
     async def _stay_connected(self) -> None:
         """Without it a service that has nothing to publish would not be ready again after the broker was away."""

@@ -50,12 +50,12 @@ class RabbitMQDeadLetters:
         self._publisher = publisher
 
     @property
-    def _queue(self) -> str:
+    def place(self) -> str:
         return self._topology.dead_letters
 
     async def count(self) -> int:
         """Those that nobody looks at right now. Raises MailroomError if there is no such queue."""
-        async with asking(self._link, f"the queue {self._queue}") as channel:
+        async with asking(self._link, f"the queue {self.place}") as channel:
             return await self._count(channel)
 
     async def entries(
@@ -93,7 +93,7 @@ class RabbitMQDeadLetters:
     async def _move(self, batch: list["_Taken"], elsewhere: Elsewhere) -> None:
         """Where one of them fails, those that did not are settled all the same."""
         outcomes = await asyncio.gather(*(elsewhere(taken) for taken in batch), return_exceptions=True)
-        async with answered(f"the queue {self._queue}"):
+        async with answered(f"the queue {self.place}"):
             for taken, outcome in zip(batch, outcomes, strict=True):
                 if outcome is None:
                     await taken.delivered.channel.basic_ack(taken.delivered.delivery_tag or 0)
@@ -112,11 +112,11 @@ class RabbitMQDeadLetters:
     @asynccontextmanager
     async def _taking(self, ids: Collection[str], limit: int | None) -> AsyncIterator[AsyncIterator[list["_Taken"]]]:
         """Those that are there, in batches. What was not acknowledged in the block is back after it."""
-        async with asking(self._link, f"the queue {self._queue}") as channel:
+        async with asking(self._link, f"the queue {self.place}") as channel:
             await self._count(channel)
             async with aclosing(self._batches(channel, frozenset(ids), limit)) as batches:
                 yield batches
-            async with answered(f"the queue {self._queue}"):
+            async with answered(f"the queue {self.place}"):
                 await channel.basic_nack(0, multiple=True)
 
     async def _batches(
@@ -142,23 +142,23 @@ class RabbitMQDeadLetters:
     async def _take(self, channel: Channel, size: int) -> list["_Taken"]:
         """Fewer only if there are no more."""
         taken: list[_Taken] = []
-        async with answered(f"the queue {self._queue}"):
+        async with answered(f"the queue {self.place}"):
             while len(taken) < size:
-                delivered = await channel.basic_get(self._queue)
+                delivered = await channel.basic_get(self.place)
                 if isinstance(delivered.delivery, spec.Basic.GetEmpty):
                     break
                 taken.append(_Taken(delivered))
         return taken
 
     async def _count(self, channel: Channel) -> int:
-        async with answered(f"the queue {self._queue}"):
+        async with answered(f"the queue {self.place}"):
             try:
-                answer = await channel.queue_declare(self._queue, passive=True)
+                answer = await channel.queue_declare(self.place, passive=True)
             except ChannelNotFoundEntity:
                 answer = None
         if answer is None:
             raise MailroomError(
-                f"there is no queue {self._queue} on the broker",
+                f"there is no queue {self.place} on the broker",
                 remedy="the service makes it when it starts; or run topology apply",
             )
         return answer.message_count or 0

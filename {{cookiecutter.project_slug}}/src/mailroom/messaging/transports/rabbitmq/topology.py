@@ -82,6 +82,12 @@ class Topology:
             },
         }
 
+    @property
+    def summary(self) -> str:
+        if not self.bindings:
+            return "no handler takes an integration event: nothing is consumed"
+        return f"{len(self.queues)} queues; {self.queue} takes {', '.join(self.bindings)}"
+
     async def declare_exchange(self, link: Link) -> None:
         """Raises ConfigurationError if there is another one of that name."""
 
