@@ -74,8 +74,8 @@ test-lint: .venv/dev.done
 # A run that collects no test fails: pytest exits with 5. The rule, the write point, the claims and the consume path
 # are covered branch by branch; of claims that need a server, those whose server is required (see .ci/run).
 test-framework: .venv/dev.done ## run the framework's tests where they lie
-	@cd "$(PROJECT)" && PYTHONPATH="$(CURDIR)/$(PROJECT)/src" $(BIN)/python -m pytest -c ../pyproject.toml --rootdir . \
-		--confcutdir tests/mailroom -q -n $(JOBS) --timeout 60 --cov --cov-config=../pyproject.toml --cov-report= tests/mailroom
+	@cd "$(PROJECT)" && PYTHONPATH="$(CURDIR)/$(PROJECT)/src:$(CURDIR)/tests" $(BIN)/python -m pytest -p servicebus.plugin \
+		-c ../pyproject.toml --rootdir . --confcutdir tests/mailroom -q -n $(JOBS) --timeout 60 --cov --cov-config=../pyproject.toml --cov-report= tests/mailroom
 	@cd "$(PROJECT)" && $(BIN)/coverage report --rcfile=../pyproject.toml --fail-under=95 | tail -n 1
 	@cd "$(PROJECT)" && $(BIN)/coverage report --rcfile=../pyproject.toml --fail-under=100 --show-missing --skip-covered \
 		--include="*/posture.py,*/capture.py,*/claims/*,*/consumer.py" --omit="$(UNTRIED)"

@@ -2,6 +2,7 @@
 
 MailroomError
 ├── ConfigurationError            the settings cannot work; the message names setting, consequence, remedy
+│   └── NotAllowedError           the broker does not let this user make or look at what is needed; others may
 ├── SchemaError                   the database is not migrated to what this code needs
 ├── DatabaseUnavailableError      the database cannot be reached
 ├── CaptureError                  an event was raised where no commit could keep it; the commit failed
@@ -36,6 +37,10 @@ class MailroomError(Exception):
 
 class ConfigurationError(MailroomError):
     """The settings cannot work. The CLI prints the message without a traceback and exits with 2."""
+
+
+class NotAllowedError(ConfigurationError):
+    """The broker lets this user in, and not make or look at what is needed there; an operator may."""
 
 
 class SchemaError(MailroomError):

@@ -152,7 +152,7 @@ class TestReplay:
             for taken in batch:
                 moves += 1
                 assert moves == 1
-                await letters._publisher.send("", letters._queue, taken.delivered.body, taken.properties)
+                await letters._publisher.send("", letters.place, taken.delivered.body, taken.properties)
             await move(letters, batch, elsewhere)
 
         monkeypatch.setattr(dead_letters.RabbitMQDeadLetters, "_move", move_and_fail_again)

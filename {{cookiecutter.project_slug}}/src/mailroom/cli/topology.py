@@ -11,7 +11,7 @@ from mailroom.cli.interrupt import interruptible
 from mailroom.cli.long_work import LongWork
 from mailroom.cli.options import Json, Yes, examples
 from mailroom.cli.output import as_json, bindings, confirm, fail, refuse, say, table
-from mailroom.errors import TransportUnavailableError
+from mailroom.errors import NotAllowedError, TransportUnavailableError
 from mailroom.host import Mailroom
 from mailroom.messaging.transports.base import Broker, Part, PartState, Survey
 
@@ -52,8 +52,21 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
 
     @app.command(epilog=examples(name, "topology apply"))
     def apply(json: Json = False) -> None:
-        """Make what is missing on the broker, whatever rabbitmq.declare_topology says. Changes and removes nothing."""
-        before = on_broker(lambda broker: broker.provisioning.apply())
+        """Make what is missing on the broker, whatever `declare_topology` says. Changes and removes nothing.
+
+        Where this user may not do that, it prints what `topology export` prints, for whoever may, and exits with 1.
+        """
+
+        async def work(broker: Broker) -> Survey | NotAllowedError:
+            try:
+                return await broker.provisioning.apply()
+            except NotAllowedError as error:
+                typer.echo(broker.provisioning.export(), nl=False)
+                return error
+
+        before = on_broker(work)
+        if isinstance(before, NotAllowedError):
+            fail(before, code=1)
         made, ensured = before.those(PartState.MISSING), before.those(PartState.UNKNOWN)
         if json:
             as_json({"made": _shown(made), "ensured": _shown(ensured)})
@@ -64,6 +77,18 @@ def create(name: str, mailroom: Callable[[], Mailroom]) -> typer.Typer:
             say(f"there now, whether or not it was before: {_named(ensured)}")
         if not made and not ensured:
             say("nothing was missing")
+
+    @app.command(epilog=examples(name, "topology export", "topology export > topology.json"))
+    def export() -> None:
+        """Print what is wanted as a file for others: definitions for RabbitMQ, a configuration for Azure's emulator.
+
+        It asks no broker.
+        """
+
+        async def work(broker: Broker) -> str:
+            return broker.provisioning.export()
+
+        typer.echo(on_broker(work), nl=False)
 
     @app.command(epilog=examples(name, "topology prune", "topology prune --yes"))
     def prune(yes: Yes = False, json: Json = False) -> None:

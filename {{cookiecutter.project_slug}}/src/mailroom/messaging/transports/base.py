@@ -167,6 +167,10 @@ class Provisioning(Protocol):
         """Makes what is missing, and returns what was found before. Raises ConfigurationError if something differs."""
         ...
 
+    def export(self) -> str:
+        """The same as a file that the broker's own tools read; asks no broker."""
+        ...
+
     async def prune(self, unwanted: Iterable[Part], progress: Progress = ignore) -> None:
         """Removes parts that are not wanted."""
         ...

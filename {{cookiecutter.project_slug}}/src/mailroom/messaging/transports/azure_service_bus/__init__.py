@@ -135,7 +135,7 @@ class ServiceBusTransport:
 
 
 def create(settings: Settings, consumer: Consumer) -> ServiceBusTransport:
-    """For `message_bus.provider = "azure_service_bus"`. Raises ConfigurationError if settings are missing or at odds."""
+    """For `message_bus.provider = "azure_service_bus"`. Raises ConfigurationError if settings lack or clash."""
     given = settings.service_bus
     problems = []
     if given.connection_string is None and given.namespace is None:

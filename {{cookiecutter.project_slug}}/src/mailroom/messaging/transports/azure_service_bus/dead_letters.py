@@ -7,7 +7,7 @@ is not meant goes back, the oldest first again.
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage
@@ -153,10 +153,8 @@ async def _move(intake: Intake, batch: list[ServiceBusReceivedMessage], elsewher
 
 
 async def _give_back(intake: Intake, message: ServiceBusReceivedMessage) -> None:
-    try:
+    with suppress(LockLostError, TransportUnavailableError):  # then it is back once its lock has run out
         await intake.abandon(message)
-    except (LockLostError, TransportUnavailableError):
-        pass  # it is back once its lock has run out
 
 
 def _id_of(message: ServiceBusReceivedMessage) -> str:

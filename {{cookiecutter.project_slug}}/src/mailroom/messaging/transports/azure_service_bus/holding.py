@@ -38,7 +38,7 @@ class Held:
         return not self.lost.is_set() and self.intake.loss is None and self.locked_until > datetime.now(UTC)
 
     async def renew(self, *, lock_seconds: float, limit_seconds: float) -> None:
-        """Once half of the lock is over, until it was renewed for `limit_seconds` in all. Tells once that it is lost."""
+        """Once half of the lock is over, for `limit_seconds` at most. What is lost is told once."""
         now = datetime.now(UTC)
         if not self._is_renewed or self.locked_until - now > timedelta(seconds=lock_seconds / 2):
             return

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 ANSWER_SECONDS = 15.0
 """How long the service may take to settle a message or to renew a lock, with one retry of the client."""
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 0.5
 """How long it waits for a message at most while none is in hand. A stop waits as long."""
 BUSY_SECONDS = 0.05
 """As long while some are: what is to be settled or renewed waits for this."""

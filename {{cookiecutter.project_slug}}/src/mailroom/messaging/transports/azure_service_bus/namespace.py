@@ -15,17 +15,13 @@ from azure.servicebus import ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-from mailroom.errors import ConfigurationError, TransportUnavailableError
+from mailroom.errors import NotAllowedError, TransportUnavailableError
 from mailroom.messaging.transports.azure_service_bus.refusals import describe
 from mailroom.settings import ServiceBusSettings
 
 RETRIES: dict[str, Any] = {"retry_total": 1, "retry_backoff_factor": 0.05}
-"""The client tries once more by itself: the service detaches links that were idle. Whatever else is up to the caller."""
+"""The client tries once more by itself: the service detaches links that were idle. All else is up to the caller."""
 EMULATOR_PORT = 5300
-
-
-class NoManagementError(ConfigurationError):
-    """Whoever this is may send or receive, and not look at topics, queues and rules, or make them."""
 
 
 class Namespace:
@@ -53,7 +49,7 @@ class Namespace:
     async def administration(self) -> AsyncIterator[ServiceBusAdministrationClient]:
         """For topics, queues, subscriptions and rules.
 
-        Raises TransportUnavailableError if it cannot be reached, NoManagementError if this identity may not manage.
+        Raises TransportUnavailableError if it cannot be reached, NotAllowedError if this identity may not manage.
         """
         try:
             async with self._administration() as client:
@@ -109,8 +105,8 @@ class Namespace:
             self._credential = DefaultAzureCredential()
         return self._credential
 
-    def _not_allowed(self, error: AzureError) -> NoManagementError:
-        return NoManagementError(
+    def _not_allowed(self, error: AzureError) -> NotAllowedError:
+        return NotAllowedError(
             f"{self.host} does not let this identity manage topics, queues and rules: {describe(error)}",
             remedy="grant it the claim Manage, or the role Azure Service Bus Data Owner; or let an operator make what "
             "`topology export` prints, and set service_bus.declare_topology = false",

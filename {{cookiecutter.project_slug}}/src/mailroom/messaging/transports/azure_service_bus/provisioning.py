@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from mailroom.errors import NotAllowedError
 from mailroom.messaging.transports.azure_service_bus import emulator
 from mailroom.messaging.transports.azure_service_bus.intake import Intake
-from mailroom.messaging.transports.azure_service_bus.namespace import Namespace, NoManagementError
+from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
 from mailroom.messaging.transports.azure_service_bus.refusals import EntityMissingError
 from mailroom.messaging.transports.azure_service_bus.topology import Topology, said
 from mailroom.messaging.transports.base import Part, PartState, Progress, Survey, ignore
@@ -39,7 +40,7 @@ class ServiceBusProvisioning:
         try:
             async with self._namespace.administration() as administration:
                 return await self._compared(administration)
-        except NoManagementError as error:
+        except NotAllowedError as error:
             return await self._looked_at(error)
 
     async def apply(self) -> Survey:
@@ -78,7 +79,7 @@ class ServiceBusProvisioning:
         ]
         return Survey(parts=(*found, *unwanted))
 
-    async def _looked_at(self, refusal: NoManagementError) -> Survey:
+    async def _looked_at(self, refusal: NotAllowedError) -> Survey:
         note = f"which topic, subscription and rules there are cannot be checked: {refusal.found}"
         parts = self.wanted()
         if any(part.kind == QUEUE for part in parts):

@@ -61,7 +61,7 @@ class Publisher:
         self._sending: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Raises TransportUnavailableError if the namespace is not there, ConfigurationError if it holds other things."""
+        """Raises TransportUnavailableError if it is not there, ConfigurationError if it holds other things."""
         await self._open()
 
     async def send(self, message: ServiceBusMessage) -> None:

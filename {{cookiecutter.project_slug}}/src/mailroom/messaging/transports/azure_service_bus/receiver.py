@@ -147,9 +147,7 @@ class Receiver(Receiving):
         elif isinstance(verdict, DeadLetter):
             reason = verdict.failure.reason[: wire.REASON_LENGTH]
             description = wire.description(verdict.journey, verdict.failure)
-            if await self._surely(
-                held, lambda: intake.dead_letter(message, reason=reason, description=description)
-            ):
+            if await self._surely(held, lambda: intake.dead_letter(message, reason=reason, description=description)):
                 report(verdict, message_id=message.message_id, event_type=message.subject)
         elif held.is_ours:
             await intake.abandon(message)

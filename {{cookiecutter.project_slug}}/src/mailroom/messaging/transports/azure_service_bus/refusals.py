@@ -53,7 +53,7 @@ def while_connecting(error: BaseException, host: str) -> TransportUnavailableErr
     if isinstance(error, NOT_LET_IN) or condition in LOGIN_CONDITIONS:
         return LoginRefusedError(
             f"{host} refuses the login: {describe(error)}",
-            remedy="check service_bus.connection_string; with service_bus.namespace, who you are in Azure, and its roles",
+            remedy="check service_bus.connection_string; or, with service_bus.namespace, who you are in Azure",
         )
     if isinstance(error, NOT_THERE):
         return EntityMissingError(f"{host} does not have what is asked for: {describe(error)}")

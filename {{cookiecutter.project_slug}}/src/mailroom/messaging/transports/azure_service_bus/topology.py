@@ -54,8 +54,8 @@ class Topology:
         bus, prefix, events = settings.service_bus, settings.message_bus.endpoint_prefix or "", tuple(wanted)
         if len({rule_of(event) for event in events}) < len(events):
             raise ConfigurationError(
-                f"of the handled events {', '.join(sorted(events))} two have the same last {RULE_LENGTH} characters, and "
-                "a rule of Service Bus has no room for more; give one of them a shorter name"
+                f"of the handled events {', '.join(sorted(events))} two have the same last {RULE_LENGTH} characters, "
+                "and a rule of Service Bus has no room for more; give one of them a shorter name"
             )
         return cls(
             topic=bus.topic,
@@ -193,7 +193,7 @@ class Topology:
 
 
 class Preparation:
-    """Makes what is missing before it is first used, once for all who use it; and again once something was not there."""
+    """Makes what is missing before it is used, once for all who use it; and again once something was not there."""
 
     def __init__(self, namespace: Namespace, topology: Topology, *, declares: bool) -> None:
         self._namespace = namespace

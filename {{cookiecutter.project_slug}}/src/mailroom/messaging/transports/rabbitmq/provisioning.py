@@ -1,7 +1,9 @@
 """What the service wants on its broker, compared with what is there; made, and cleared of what nobody wants."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from mailroom.errors import ConfigurationError, TransportUnavailableError
 from mailroom.messaging.transports.base import Part, PartState, Progress, Survey, ignore
@@ -21,6 +23,7 @@ class RabbitMQProvisioning:
         self._link = link
         self._management = Management(settings) if settings.management_url else None
         self._compares = settings.declare_topology
+        self._virtual_host = settings.virtual_host
 
     def wanted(self) -> tuple[Part, ...]:
         topology = self._topology
@@ -50,6 +53,10 @@ class RabbitMQProvisioning:
         before = await self.survey()
         await self._topology.declare(self._link)
         return before
+
+    def export(self) -> str:
+        """As definitions for `rabbitmqctl import_definitions`, or the management page. Asks no broker."""
+        return definitions(self._topology, virtual_host=self._virtual_host)
 
     async def prune(self, unwanted: Iterable[Part], progress: Progress = ignore) -> None:
         for done, part in enumerate(unwanted, start=1):
@@ -88,3 +95,29 @@ def _looked_up(part: Part, bound: Iterable[Binding] | None) -> Part:
         return part
     is_there = any(one.name == part.name for one in bound)
     return replace(part, state=PartState.PRESENT if is_there else PartState.MISSING)
+
+
+def definitions(topology: Topology, *, virtual_host: str) -> str:
+    """The text of the file."""
+    here = {"vhost": virtual_host, "durable": True, "auto_delete": False}
+    document = {
+        "exchanges": [{"name": topology.exchange, "type": "topic", "internal": False, **here, "arguments": {}}],
+        "queues": [{"name": name, **here, "arguments": arguments} for name, arguments in _queues(topology).items()],
+        "bindings": [
+            {
+                "source": topology.exchange,
+                "vhost": virtual_host,
+                "destination": topology.queue,
+                "destination_type": "queue",
+                "routing_key": event,
+                "arguments": {},
+            }
+            for event in sorted(topology.bindings)
+        ],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _queues(topology: Topology) -> dict[str, dict[str, Any]]:
+    """None where nothing is consumed."""
+    return topology.queues if topology.bindings else {}

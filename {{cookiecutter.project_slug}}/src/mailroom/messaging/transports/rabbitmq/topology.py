@@ -22,7 +22,7 @@ from aiormq.exceptions import (
     ChannelPreconditionFailed,
 )
 
-from mailroom.errors import ConfigurationError
+from mailroom.errors import ConfigurationError, NotAllowedError
 from mailroom.messaging.transports.rabbitmq.answers import answered, asking
 from mailroom.messaging.transports.rabbitmq.link import Link, describe
 from mailroom.settings import Settings
@@ -143,7 +143,7 @@ class Topology:
             try:
                 await declare(channel)
             except (ChannelAccessRefused, ChannelLockedResource) as error:
-                raise ConfigurationError(
+                raise NotAllowedError(
                     f"the broker does not let this user declare {what}: {describe(error)}",
                     remedy="grant it, or let an operator make it and set rabbitmq.declare_topology = false",
                 ) from error
