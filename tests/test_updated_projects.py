@@ -2,14 +2,15 @@
 
 An updated project is what a fresh one would be, so what it passes stands for fresh projects as well: linters, types and
 tests run once, after the update. Each combination passes its linters and its own tests here. The tests of the framework
-in it take minutes on a server, so a choice runs them, with each database, each transport and each engine:
+in it are the same files everywhere, and `make test-framework` runs them over all that the template has. So a choice
+runs them, with each database, each transport and each engine, to see that none needs what its project does not have:
 
-| combination | made by | where |
-| --- | --- | --- |
-| SQLite | cookiecutter | tests/test_rendered_project.py, all that its README says, in an environment of its own |
-| SQLite, RabbitMQ | copier | tests/test_transports.py |
-| PostgreSQL, RabbitMQ | cookiecutter | tests/test_databases.py, in an environment of its own |
-| SQL Server | cookiecutter | here; without a server most of them are skipped |
+| combination | made by | which | where |
+| --- | --- | --- | --- |
+| SQLite | cookiecutter | all | tests/test_rendered_project.py, with its README, in an environment of its own |
+| SQLite, RabbitMQ | copier | those on the broker | tests/test_transports.py; the rows beside it run the others |
+| PostgreSQL, RabbitMQ | cookiecutter | all | tests/test_databases.py, in an environment of its own |
+| SQL Server | cookiecutter | all | here; without a server most of them are skipped |
 """
 
 import sys
