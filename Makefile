@@ -5,7 +5,7 @@ BIN     := $(CURDIR)/.venv/bin
 JOBS    ?= 2
 
 # Every database and every transport is in one of these projects.
-KINDS := database=sqlite database=postgres database=sqlserver transport=rabbitmq
+KINDS := database=sqlite database=postgres database=sqlserver transport=rabbitmq transport=azure_service_bus
 
 # The first Python that is new enough; a name may be there without an interpreter behind it, so it is asked.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -27,7 +27,7 @@ LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/test
 comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
-.PHONY: help demo test test-lint test-framework test-template test-long test-chaos bench-claim bench-cleanup bench-consume bench-generate \
+.PHONY: help demo test test-all test-lint test-framework test-template test-long test-chaos bench-claim bench-cleanup bench-consume bench-generate \
 	bench-latency bench-peers bench-relay lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
@@ -61,6 +61,9 @@ test: .venv/dev.done ## run every test of the template, the framework and a rend
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi; \
 	[ "$$passed" -gt 0 ] || { echo "no test ran"; exit 1; }; \
 	echo "$$passed passed, 0 failed"
+
+test-all: ## run every test, and the framework's in every combination of database and transport
+	@MAILROOM_EVERY_COMBINATION=1 $(MAKE) --no-print-directory test
 
 test-lint: .venv/dev.done
 	@$(BIN)/ruff check --quiet --config pyproject.toml $(LINTED)

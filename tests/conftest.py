@@ -200,6 +200,13 @@ def double(running_double: "Double") -> Iterator["Double"]:
 
 
 @pytest.fixture
+def own_double(running_double: "Double") -> Iterator["Double"]:
+    """The double with no entities, for what other processes do on it in one test."""
+    yield running_double
+    running_double.reset()
+
+
+@pytest.fixture
 def postgres_url(tmp_path: Path) -> Iterator[str]:
     """A database of the test's own. Without a server it is skipped, or fails if TEST_REQUIRE lists postgres."""
     with fresh_database("postgres", tmp_path) as url:

@@ -11,21 +11,25 @@ ODD = {
 LONGEST = {"project_name": "x" * 300, "project_slug": "a" * 40, "package_name": "o" * 40, "description": "long " * 400}
 NOBODY = {"author_name": "", "author_email": ""}
 DATABASES = ("sqlite", "postgres", "sqlserver")
-TRANSPORTS = ("in_process", "rabbitmq")
+TRANSPORTS = ("in_process", "rabbitmq", "azure_service_bus")
 COMBINATIONS = {"defaults": {}, "odd": ODD, "longest on postgres": {**LONGEST, "database": "postgres"},
                 "nobody": NOBODY, "no name": {"author_name": ""},
                 "no email": {"author_email": ""}, "derived": {"project_name": "Émail"},
                 **{database: {"database": database} for database in DATABASES[1:]},
                 **{f"odd on {database}": {**ODD, "database": database} for database in DATABASES[1:]},
-                "odd with rabbitmq": {**ODD, "transport": "rabbitmq"},
-                **{f"{database} with rabbitmq": {"database": database, "transport": "rabbitmq"}
-                   for database in DATABASES}}  # fmt: skip
+                **{f"odd with {transport}": {**ODD, "transport": transport} for transport in TRANSPORTS[1:]},
+                "longest with azure_service_bus": {**LONGEST, "transport": "azure_service_bus"},
+                **{f"{database} with {transport}": {"database": database, "transport": transport}
+                   for database in DATABASES[1:] for transport in TRANSPORTS[1:]}}  # fmt: skip
 EVERY_COMBINATION = {
     "defaults": "by_cookiecutter",
     "odd with rabbitmq": "by_copier",
+    "longest with azure_service_bus": "by_copier",
     "longest on postgres": "by_copier",
     "postgres with rabbitmq": "by_cookiecutter",
+    "postgres with azure_service_bus": "by_cookiecutter",
     "sqlserver": "by_cookiecutter",
     "sqlserver with rabbitmq": "by_copier",
+    "sqlserver with azure_service_bus": "by_copier",
 }
 """Every database with every transport, and each of both with either engine."""

@@ -1,11 +1,13 @@
 """Another answer is an update, too: another transport or database arrives and leaves again, and takes nothing along."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from brokers import OwnNames
 from checkout import ProjectOn
+from examples import TRANSPORTS
 from updating import (
     UPDATE,
     Copier,
@@ -19,30 +21,31 @@ from updating import (
     under_git,
 )
 
+if TYPE_CHECKING:
+    from servicebus.double import Double
+
 
 def answer(project: Path, copier: Copier, given: str) -> None:
     commit(project, "Before", "--allow-empty")
     copier(*UPDATE, "--data", given, cwd=project)
 
 
+@pytest.mark.parametrize("there", [TRANSPORTS[1:], TRANSPORTS[:0:-1]], ids=" then ".join)
 def test_another_transport_keeps_the_database_and_relays_what_was_stored_before_and_so_does_the_way_back(
-    shop_on: ProjectOn, own_shop: Path, copier: Copier, own_names: OwnNames
+    shop_on: ProjectOn, own_shop: Path, copier: Copier, own_names: OwnNames, own_double: "Double", there: Sequence[str]
 ) -> None:
     """As mailroom says where the settings name a transport that the project was made without. No migration appears."""
-    before, with_broker = contents(own_shop), contents(shop_on("sqlite", "rabbitmq"))
+    brokers = {"rabbitmq": own_names.variables(), "azure_service_bus": own_double.variables, "in_process": {}}
+    under_git(own_shop)
     shop(own_shop, "db", "upgrade")
     store_an_event(own_shop)
 
-    answer(under_git(own_shop), copier, "transport=rabbitmq")
-    assert contents(own_shop) == with_broker
-    shop(own_shop, "db", "check")
-    broker = own_names.variables()
-    handle_events(own_shop, 1, **broker)
-    store_an_event(own_shop, **broker)
-
-    answer(own_shop, copier, "transport=in_process")
-    assert contents(own_shop) == before
-    handle_events(own_shop, 2)
+    for handled, transport in enumerate([*there, "in_process"], start=1):
+        answer(own_shop, copier, f"transport={transport}")
+        assert contents(own_shop) == contents(shop_on("sqlite", transport))
+        shop(own_shop, "db", "check")
+        handle_events(own_shop, handled, **brokers[transport])
+        store_an_event(own_shop, **brokers[transport])
 
 
 def test_another_database_runs_the_same_code_and_the_way_back_finds_the_old_one_as_it_was(

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,10 +18,14 @@ from examples import DATABASES, ODD, TRANSPORTS
 from pages import commands
 from project_files import SPEAK_OF_IT, ci, compose, read, variables
 from tls import tls_before
-from updating import Life, without_history
 from walk import BIN
 
-CLIENTS = {"in_process": set[str](), "rabbitmq": {"aio-pika", "aiormq", "pamqp", "yarl"}}
+CLIENTS = {
+    "in_process": set[str](),
+    "rabbitmq": {"aio-pika", "aiormq", "pamqp", "yarl"},
+    "azure_service_bus": {"azure-servicebus", "azure-identity", "aiohttp"},
+}
+WORDS = {"in_process": "$^", "rabbitmq": r"rabbit|amqp", "azure_service_bus": r"azure|service.?bus"}
 SECRET = "hunter2"
 NOWHERE = f"amqp://guest:{SECRET}@127.0.0.1:1/"
 PORTS = ["127.0.0.1:5672:5672", "127.0.0.1:15672:15672"]
@@ -53,26 +56,34 @@ def test_a_project_holds_the_parts_of_its_transport_and_of_no_other(
     found = {path.stem for path in (project / "src/mailroom/messaging/transports").iterdir()}
     assert found == {"__init__", "base", "in_process", transport}
     assert bool(list((project / "tests/mailroom").glob("*rabbitmq*.py"))) <= (transport == "rabbitmq")
+    assert bool(list((project / "tests/mailroom").glob("*service_bus*.py"))) <= (transport == "azure_service_bus")
+    assert not list((project / "tests/mailroom").glob("*service_bus_faults.py"))
     dependencies = tomllib.loads(read(project, "pyproject.toml"))["project"]["dependencies"]
     installed = {re.match(r"[\w-]+", line)[0] for line in dependencies}  # type: ignore[index]
     assert installed & set().union(*CLIENTS.values()) == CLIENTS[transport]
-    assert (project / "compose.yaml").exists() == (database != "sqlite" or transport == "rabbitmq")
+    assert (project / "compose.yaml").exists() == (database != "sqlite" or transport != "in_process")
+    assert (project / "service-bus-emulator.json").exists() == (transport == "azure_service_bus")
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("name", SPEAK_OF_IT)
-def test_what_a_user_reads_speaks_of_no_broker_where_there_is_none(
-    shop_on: ProjectOn, database: str, name: str
+def test_what_a_user_reads_speaks_of_no_broker_but_its_own(
+    shop_on: ProjectOn, database: str, transport: str, name: str
 ) -> None:
-    assert re.findall(r"rabbit|amqp", read(shop_on(database), name), re.IGNORECASE) == []
+    others = "|".join(words for kind, words in WORDS.items() if kind != transport)
+    assert re.findall(others, read(shop_on(database, transport), name), re.IGNORECASE) == []
 
 
-def test_a_provider_that_is_not_in_the_project_is_refused_with_the_command_that_brings_it(shop_on: ProjectOn) -> None:
-    refused = shop(shop_on("sqlite"), "run", MESSAGE_BUS__PROVIDER="rabbitmq")
+@pytest.mark.parametrize("transport", TRANSPORTS[1:])
+def test_a_provider_that_is_not_in_the_project_is_refused_with_the_command_that_brings_it(
+    shop_on: ProjectOn, transport: str
+) -> None:
+    refused = shop(shop_on("sqlite"), "run", MESSAGE_BUS__PROVIDER=transport)
     assert refused.returncode == 2
     (line,) = refused.stdout.splitlines()
-    assert line.startswith("error: message_bus.provider is 'rabbitmq'")
-    assert line.endswith("Run: copier update --data transport=rabbitmq")
+    assert line.startswith(f"error: message_bus.provider is {transport!r}")
+    assert line.endswith(f"Run: copier update --data transport={transport}")
 
 
 # The broker for development
@@ -198,17 +209,6 @@ def test_its_tests_need_no_broker(own_project: Path) -> None:
     """Nor do they read the settings of the machine: those name a broker that is not there."""
     environment = {**PATH, "PYTHONPATH": str(own_project / "src"), "RABBITMQ__URL": NOWHERE}
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ignore=tests/mailroom")
-    assert " passed" in succeed(*command, cwd=own_project, env=environment)
-
-
-def test_it_passes_the_tests_of_its_framework_on_the_broker(
-    lives: Callable[[str], Life], own_names: OwnNames, tmp_path: Path
-) -> None:
-    """After an update, in the environment of the template; tests/test_updated_projects.py says which other ones do."""
-    own_project = without_history(lives("odd with rabbitmq").updated, tmp_path)
-    variables = {"TEST_REQUIRE": "rabbitmq", "TEST_RABBITMQ_URL": own_names.url}
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests/mailroom")
-    environment = {**PATH, "PYTHONPATH": str(own_project / "src"), **variables}
     assert " passed" in succeed(*command, cwd=own_project, env=environment)
 
 

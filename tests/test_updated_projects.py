@@ -7,19 +7,26 @@ in it take minutes on a server, so a choice runs them, with each database, each 
 | combination | made by | where |
 | --- | --- | --- |
 | SQLite | cookiecutter | tests/test_rendered_project.py, all that its README says, in an environment of its own |
-| SQLite, RabbitMQ | copier | tests/test_transports.py |
+| SQLite, Azure Service Bus | copier | tests/test_azure_service_bus.py, on the double |
 | PostgreSQL, RabbitMQ | cookiecutter | tests/test_databases.py, in an environment of its own |
 | SQL Server | cookiecutter | here; without a server most of them are skipped |
+
+`make test-all` runs them here for every combination.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from checkout import TOKENS, Render, succeed, tree
 from examples import COMBINATIONS, EVERY_COMBINATION
 from updating import LATEST, OF_THE_TEMPLATE, SHARED, Life, changed, environment, updated, without_git, without_history
+
+if TYPE_CHECKING:
+    from servicebus.double import Double
 
 
 @pytest.fixture(scope="session", params=EVERY_COMBINATION)
@@ -80,8 +87,11 @@ def test_it_passes_its_own_tests(life: Life, tmp_path: Path) -> None:
     assert " passed" in succeed(*command, cwd=project, env=environment(project))
 
 
-def test_it_passes_the_tests_of_its_framework_on_sql_server(lives: Callable[[str], Life], tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", EVERY_COMBINATION if os.environ.get("MAILROOM_EVERY_COMBINATION") else ["sqlserver"])
+def test_it_passes_the_tests_of_its_framework(
+    lives: Callable[[str], Life], own_double: "Double", tmp_path: Path, chosen: str
+) -> None:
     """Where no server is, those that need none."""
-    project = without_history(lives("sqlserver").updated, tmp_path)
+    project = without_history(lives(chosen).updated, tmp_path)
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests/mailroom")
-    assert " passed" in succeed(*command, cwd=project, env=environment(project))
+    assert " passed" in succeed(*command, cwd=project, env={**environment(project), **own_double.variables_of_tests})

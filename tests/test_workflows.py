@@ -17,7 +17,8 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
 @pytest.fixture(
-    scope="module", params=["template", "defaults", "odd with rabbitmq", "postgres with rabbitmq", "sqlserver"]
+    scope="module",
+    params=["template", "defaults", "odd with rabbitmq", "postgres with rabbitmq", "sqlserver with azure_service_bus"],
 )
 def folder(request: pytest.FixtureRequest, by_copier: Render, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What holds a `.github`: the template itself, and rendered projects."""

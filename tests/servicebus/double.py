@@ -45,6 +45,19 @@ class Double:
             f"SharedAccessKey={secret};UseDevelopmentEmulator=true"
         )
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What makes a service use it."""
+        return {
+            "SERVICE_BUS__CONNECTION_STRING": self.connection_string,
+            "SERVICE_BUS__MANAGEMENT_URL": f"http://127.0.0.1:{self.ports['administration']}",
+        }
+
+    @property
+    def variables_of_tests(self) -> dict[str, str]:
+        """What makes the framework's tests use it."""
+        return {f"TEST_{name}": value for name, value in self.variables.items()}
+
     def administration(self, connection_string: str | None = None) -> ServiceBusAdministrationClient:
         """The real client, on this double; to be used in `async with`."""
         transport = OverHttp(self.ports["administration"])
