@@ -41,11 +41,10 @@ class Intake:
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
-        """Raises TransportUnavailableError."""
+        """Raises TransportUnavailableError; then it can be tried again, and what came before can still be settled."""
         try:
             await self._receiver.__aenter__()
         except FAILURES as error:
-            await self.close()
             raise while_connecting(error, self._host) from error
 
     async def take(self, count: int, *, seconds: float) -> list[ServiceBusReceivedMessage]:
