@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from arrivals import Arrival
 from bus import WAREHOUSE
@@ -17,7 +18,7 @@ QUEUES = [f"{WAREHOUSE}.{name}" for name in ("events", "dead-letters", "redelive
 class RabbitMQBus:
     provider = "rabbitmq"
     faults = ("cut", "swallow and cut")
-    outages = {"restart": "relay", "crash": "consumer"}
+    outages: ClassVar = {"restart": "relay", "crash": "consumer"}
 
     def __init__(self, node: OwnRabbitMQ, proxy: OwnProxy) -> None:
         self._node = node

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from arrivals import Arrival, arrival
 from azure.servicebus import ServiceBusReceiveMode
@@ -26,7 +27,7 @@ DRAIN_SECONDS = 1.0
 
 class ServiceBusBus:
     provider = "azure_service_bus"
-    outages = {"restart": "relay", "outage": "consumer"}
+    outages: ClassVar = {"restart": "relay", "outage": "consumer"}
 
     def __init__(self, double: Double, proxy: OwnProxy) -> None:
         self.happened: Counter[str] = Counter()
