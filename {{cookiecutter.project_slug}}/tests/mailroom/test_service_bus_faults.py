@@ -304,3 +304,26 @@ async def test_a_connection_that_has_died_without_a_word_is_noticed_though_no_me
         await intake.close()
         await namespace.close()
         await proxy.stop()
+
+
+async def test_a_message_that_cannot_be_given_back_at_a_stop_is_no_error(
+    run_on_bus: Run, double: "Double", caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = asyncio.Event()
+
+    async def fail(event: Deposited, context: Context[Any]) -> None:
+        failed.set()
+        raise OSError
+
+    slowly = {"retry_min_interval_seconds": 60, "retry_max_interval_seconds": 60}
+    async with run_on_bus(handling(fail), **slowly) as mailroom:
+        await mailroom.publish(Deposited(amount=1))
+        await failed.wait()
+
+        async def is_to_be_tried_again() -> bool:
+            return told(caplog, "message failed") == 1
+
+        await until(is_to_be_tried_again)
+        double.refuse_connections()
+        double.drop_connections()
+    assert not [record.message for record in caplog.records if record.levelname == "ERROR"]
