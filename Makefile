@@ -27,7 +27,7 @@ LINTED := benchmarks docs hooks tests "$(PROJECT)/src/mailroom" "$(PROJECT)/test
 comma   := ,
 UNTRIED := */claims/sqlserver.py$(if $(findstring postgres,$(TEST_REQUIRE)),,$(comma)*/claims/postgres.py)
 
-.PHONY: help demo test test-all test-lint test-framework test-template test-long test-chaos bench-claim bench-cleanup bench-consume bench-generate \
+.PHONY: help demo test test-all test-lint test-framework test-template test-long test-chaos test-soak bench-claim bench-cleanup bench-consume bench-generate \
 	bench-latency bench-peers bench-relay lint format docs docs-links docs-settings clean
 .DEFAULT_GOAL := help
 
@@ -88,6 +88,9 @@ test-long: .venv/dev.done ## kill, crowd and restart more often and for longer t
 
 test-chaos: .venv/dev.done ## 100,000 events over RabbitMQ while processes are killed 1,000 times; an hour or more
 	@MAILROOM_CHAOS_EVENTS=100000 MAILROOM_CHAOS_KILLS=1000 $(BIN)/python -m pytest -q -s tests/long/test_chaos.py
+
+test-soak: .venv/dev.done ## 5,000 events over a double of Azure Service Bus while processes are killed 200 times; some minutes
+	@MAILROOM_SOAK_EVENTS=5000 MAILROOM_SOAK_KILLS=200 $(BIN)/python -m pytest -q -s tests/long/test_soak.py
 
 bench-claim: .venv/dev.done ## measure what a claim costs in a full table
 	@$(BIN)/python benchmarks/claim.py

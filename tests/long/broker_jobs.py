@@ -30,8 +30,10 @@ KEYED = "keyed"
 """With this an article's name begins if its orders are published in order."""
 RECEIPT_EVERY = 4
 """Which reservations raise an event in turn: those of orders whose number this divides."""
+HARD_EVERY, FAILURES = 9, 3
+"""Which orders cannot be reserved at once, and how often they fail: they are put aside, and come again."""
 QUICK = {
-    "retry_limit": 3,
+    "retry_limit": FAILURES - 1,
     "retry_min_interval_seconds": 0.05,
     "retry_max_interval_seconds": 0.5,
     "redelivery_intervals_seconds": [0.5],
@@ -42,7 +44,7 @@ async def sell_over_a_broker(job: Job) -> None:
     """Commits orders until each article was sold so many times, over all producers, and then waits for its end."""
     mailroom, told = _composed(job), _listen_to_signals()
     await set_up_shelves(mailroom, job["skus"])
-    broker_deaths.arm_by_signal(mailroom, job["point"])
+    broker_deaths.arm_by_signal(mailroom, job["provider"], job["point"])
     report(ready=True)
     chance, skus = random.Random(job["seed"]), list(job["skus"])
     while skus and not told.is_set():
@@ -79,12 +81,12 @@ async def publish_to_the_broker(job: Job) -> None:
 
 async def consume_from_the_broker(job: Job) -> None:
     """Reserves what was ordered, and handles the events which that raises in turn."""
-    await _serve(job, reserving(receipt_every=RECEIPT_EVERY))
+    await _serve(job, reserving(receipt_every=RECEIPT_EVERY, hard_every=HARD_EVERY, failures=FAILURES))
 
 
 async def _serve(job: Job, *handlers: Handlers) -> None:
     mailroom, told = _composed(job, *handlers), _listen_to_signals()
-    broker_deaths.arm_by_signal(mailroom, job["point"])
+    broker_deaths.arm_by_signal(mailroom, job["provider"], job["point"])
     report(ready=True)
     async with mailroom.running():
         await told.wait()
@@ -102,8 +104,8 @@ def _composed(job: Job, *handlers: Handlers) -> Mailroom:
     configure_logging(LoggingSettings(level="WARNING"))
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it tells of each cut, with a stack
     sections: dict[str, Any] = {
-        "message_bus": {"provider": "rabbitmq", "endpoint_prefix": job["service"], **QUICK},
-        "rabbitmq": {"url": job["broker"]},
+        "message_bus": {"provider": job["provider"], "endpoint_prefix": job["service"], **QUICK},
+        **job["broker"],
         # What a killed relay held is taken over two seconds later.
         "outbox": {"lease_seconds": 2, "batch_size": 10},
         "handler_timeout_seconds": 1.9,

@@ -6,24 +6,23 @@ and a quick one is not spared.
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from broker_deaths import CONSUMER, PRODUCER, RELAY, TAKE_OVER, Arm
+from arrivals import first_arrivals, numbers_by_sku
+from broker_deaths import NAMED, TAKE_OVER, Points
+from broker_jobs import KEYED, RECEIPT_EVERY
+from bus import SHOP, WAREHOUSE, Bus
 from chaos_plan import Act, Progress
 from crew import Worker
 from evidence import Evidence
-from own_proxy import OwnProxy
-from own_rabbitmq import OwnRabbitMQ
 from place import Death, Place, Role
-from tap import Tap
 
 from mailroom.persistence.tables import PENDING
 
-SHOP, WAREHOUSE = "shop", "warehouse"
-QUEUES = [f"{WAREHOUSE}.{name}" for name in ("events", "dead-letters", "redelivery.0.5s")]
-NAMED = {"producer": PRODUCER, "relay": RELAY, "consumer": CONSUMER}
+KEYED_SKUS = [f"{KEYED}-{number}" for number in range(10)]
+SKUS = KEYED_SKUS + [f"loose-{number}" for number in range(10)]
 STALLED_SECONDS = 90
 """Nothing at all has changed for so long: no machine is that slow."""
 END_SECONDS = 60
@@ -31,7 +30,7 @@ LOOK_SECONDS = 0.3
 TELL_SECONDS = 15
 
 
-def deaths(points: dict[str, Arm], chance: Random) -> Iterator[Death]:
+def deaths(points: Points, chance: Random) -> Iterator[Death]:
     """Round by round each named point, and a third as many random moments.
 
     The take-over comes first: it needs another relay that died before.
@@ -50,19 +49,18 @@ class Chaos:
 
     shop: Evidence
     warehouse: Evidence
-    node: OwnRabbitMQ
-    proxy: OwnProxy
-    tap: Tap
+    bus: Bus
     events: int
+    """As many as there are articles, or several times that."""
     chance: Random
     places: list[Place] = field(default_factory=list)
 
-    def start(self, workers: list[Worker], skus: list[str]) -> None:
-        consuming = {"broker": self.proxy.url, "service": WAREHOUSE}
-        relaying = {"broker": self.proxy.url, "service": SHOP}
-        selling = relaying | {"skus": skus, "count": self.events // len(skus)}
+    def start(self, workers: list[Worker]) -> None:
+        there = {"provider": self.bus.provider, "broker": self.bus.sections}
+        consuming, relaying = there | {"service": WAREHOUSE}, there | {"service": SHOP}
+        selling = relaying | {"skus": SKUS, "count": self.events // len(SKUS)}
         workers[0].run("set_up_the_broker", self.warehouse, **consuming)
-        self.tap.open()
+        self.bus.open_tap()
         roles = [
             Role("consumer", "consume_from_the_broker", self.warehouse, consuming, self._deaths("consumer")),
             Role("relay", "publish_to_the_broker", self.shop, relaying, self._deaths("relay")),
@@ -85,7 +83,7 @@ class Chaos:
         """Waits until everything is handled and nothing is pending anywhere; then everybody is asked to end."""
         for progress in self._looks():
             is_done = progress.published >= self.events and progress.handled >= self.events
-            if is_done and not progress.to_handle_here and not any(self.queues.values()):
+            if is_done and not progress.to_handle_here and not any(self.bus.waiting.values()):
                 break
         for place in self.places:
             place.ask_to_end()
@@ -99,36 +97,55 @@ class Chaos:
     @property
     def died(self) -> dict[str, Counter[str]]:
         """How often each role was killed where."""
-        died: dict[str, Counter[str]] = {name: Counter() for name in NAMED}
+        died: dict[str, Counter[str]] = {name: Counter() for name in self._named}
         for place in self.places:
             died[place.role.name] += place.died
         return died
 
+    def each_event_had_its_effects_once(self) -> None:
+        """What the databases and the tap say, compared with the orders: one is there if, and only if, it was committed.
+
+        Fails for an event that was lost, repeated or out of order, and for work that is left anywhere.
+        """
+        orders, arrived = self.shop.orders, self.bus.arrived()
+        for role, died in self.died.items():
+            print(f"{role}s died {died.total()} times: {dict(died)}")
+        print(f"{len(arrived) - len(orders)} events arrived more than once")
+        assert len(orders) == self.events
+        assert self.warehouse.reservations == dict.fromkeys(orders, 1)
+        with_receipt = self.shop.ask(f"SELECT id FROM orders WHERE number % {RECEIPT_EVERY} = 0")
+        assert self.warehouse.receipts == dict.fromkeys(with_receipt, 1)
+        self.shop.nothing_is_left()
+        self.warehouse.nothing_is_left()
+        assert not any(self.bus.waiting.values()), self.bus.waiting
+
+        first = first_arrivals(arrived)
+        assert {one.order for one in first} == orders
+        numbers = numbers_by_sku(first)
+        for sku in KEYED_SKUS:
+            assert numbers[sku] == list(range(1, self.events // len(SKUS) + 1)), sku
+
+    def everybody_died_everywhere(self) -> None:
+        """Fails if some role was not killed at one of its named points."""
+        for role, points in self._named.items():
+            assert points.keys() <= self.died[role].keys()
+
     @property
-    def queues(self) -> dict[str, int]:
-        """How many messages wait in each; those that a consumer holds do not count."""
-        return {name: self.tap.count(name) for name in QUEUES}
+    def _named(self) -> dict[str, Points]:
+        return NAMED[self.bus.provider]
 
     def _deaths(self, role: str) -> Iterator[Death]:
-        return deaths(NAMED[role], Random(self.chance.random()))
+        return deaths(self._named[role], Random(self.chance.random()))
 
     def _do(self, act: Act) -> bool:
         """Whether it could be done; if not, it is tried again."""
-        match act.what:
-            case "kill":
-                return self._kill(act.role)
-            case "cut":
-                self.proxy.cut()
-            case "swallow and cut":
-                self.proxy.swallow_and_cut()
-            case "restart":
-                self.node.stop()
-                self._kill("relay")
-                self.node.start()
-            case "crash":
-                self.node.kill()
-                self._kill("consumer")
-                self.node.start()
+        if act.what == "kill":
+            return self._kill(act.role)
+        if act.what in self.bus.outages:
+            with self.bus.away(act.what):
+                self._kill(self.bus.outages[act.what])
+        else:
+            self.bus.disturb(act.what)
         return True
 
     def _kill(self, role: str) -> bool:
@@ -152,7 +169,7 @@ class Chaos:
             if now - changed > STALLED_SECONDS:
                 for place in self.places:
                     place.show_stacks()
-                waiting = self.queues if self.node.is_running else "no broker"
+                waiting = self.bus.waiting if self.bus.is_running else "no broker"
                 raise AssertionError(f"nothing happens any more: {self._told(progress)}, waiting {waiting}")
             yield progress
             time.sleep(LOOK_SECONDS)
@@ -166,3 +183,7 @@ class Chaos:
         (shop,) = self.shop.ask(f"SELECT (SELECT count(*) FROM orders), {pending}")
         (warehouse,) = self.warehouse.ask(f"SELECT (SELECT count(*) FROM reservations), {pending}")
         return Progress(*shop, *warehouse)
+
+
+MakeChaos = Callable[[Bus, int], Chaos]
+"""The fixture `make_chaos`."""

@@ -1,13 +1,14 @@
 """What is to happen in a chaos test, and when: once so much of the work is done."""
 
+from collections.abc import Sequence
 from itertools import cycle, islice
 from random import Random
 from typing import NamedTuple
 
 TURNS = ("relay", "consumer", "producer", "relay", "consumer")
 """Whose turn it is to be killed."""
-FEWEST_CUTS = 6
-FEWEST_RESTARTS = 3
+FEWEST_ROUNDS = 3
+FEWEST_OUTAGES = 3
 
 
 class Progress(NamedTuple):
@@ -33,12 +34,10 @@ class Act(NamedTuple):
         return done[self.role] >= self.due
 
 
-def plan(events: int, kills: int, chance: Random) -> list[Act]:
-    """Spread over all events: kills, a fifth as many cuts, and restarts, each second of them a crash."""
-    cuts, restarts = max(FEWEST_CUTS, kills // 5), FEWEST_RESTARTS + kills // 100
+def plan(events: int, kills: int, chance: Random, *, faults: Sequence[str], outages: Sequence[str]) -> list[Act]:
+    """Spread over all events: kills, a fifth as many faults and three of each at least, and some outages; in turns."""
+    faulty, away = max(FEWEST_ROUNDS * len(faults), kills // 5), FEWEST_OUTAGES + kills // 100
     acts = [Act(events * (n + 1) / (kills + 1), "kill", role) for n, role in enumerate(islice(cycle(TURNS), kills))]
-    acts += [
-        Act(events * (n + chance.random()) / (cuts + 1), "swallow and cut" if n % 2 else "cut") for n in range(cuts)
-    ]
-    acts += [Act(events * (n + 0.5) / restarts, "crash" if n % 2 else "restart") for n in range(restarts)]
+    acts += [Act(events * (n + chance.random()) / (faulty + 1), faults[n % len(faults)]) for n in range(faulty)]
+    acts += [Act(events * (n + 0.5) / away, outages[n % len(outages)]) for n in range(away)]
     return sorted(acts)

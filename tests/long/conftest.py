@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,6 +20,8 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "{{cookiecutter.project_slug}}" / "src")]
 
 import databases  # noqa: E402
+from bus import SHOP, WAREHOUSE, Bus  # noqa: E402
+from chaos import SKUS, Chaos, MakeChaos  # noqa: E402
 from crew import Crew, Hire  # noqa: E402
 from evidence import Evidence  # noqa: E402
 from own_rabbitmq import OwnRabbitMQ, program  # noqa: E402
@@ -37,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kills", type=int, help=f"how many kills the crash test makes, {KILLS} at least")
     group.addoption("--chaos-events", type=int, help="how many events the chaos test commits")
     group.addoption("--chaos-kills", type=int, help=f"how many processes it kills, {CHAOS_KILLS} at least")
+    group.addoption("--soak-events", type=int, help="how many events the soak on Azure Service Bus commits")
+    group.addoption("--soak-kills", type=int, help="how many processes it kills")
     group.addoption("--seed", type=int, help="where the long tests' randomness starts")
 
 
@@ -61,6 +66,18 @@ def chaos_events(pytestconfig: pytest.Config) -> int:
 def chaos_kills(pytestconfig: pytest.Config) -> int:
     """How many processes the chaos test kills."""
     return max(CHAOS_KILLS, _option(pytestconfig, "chaos-kills", CHAOS_KILLS))
+
+
+@pytest.fixture(scope="session")
+def soak_events(pytestconfig: pytest.Config) -> int:
+    """How many events the soak commits."""
+    return _option(pytestconfig, "soak-events", 500)
+
+
+@pytest.fixture(scope="session")
+def soak_kills(pytestconfig: pytest.Config) -> int:
+    """How many processes the soak kills."""
+    return _option(pytestconfig, "soak-kills", 12)
 
 
 @pytest.fixture
@@ -108,6 +125,26 @@ def node() -> Iterator[OwnRabbitMQ]:
         pytest.skip("no rabbitmq-server is here")
     with OwnRabbitMQ(found) as node:
         yield node
+
+
+@pytest.fixture
+def make_chaos(tmp_path: Path, seed: int) -> Iterator[MakeChaos]:
+    """`make_chaos(bus, events)`: on two databases of Postgres. It is over before the crew rests, since its threads
+    listen to the crew."""
+    with ExitStack() as stack:
+
+        def make(bus: Bus, events: int) -> Chaos:
+            databases = []
+            for name in (SHOP, WAREHOUSE):
+                folder = tmp_path / name
+                folder.mkdir()
+                url = stack.enter_context(fresh_database("postgres", folder))
+                databases.append(Evidence.of_new_database(url, folder))
+            chaos = Chaos(*databases, bus, events - events % len(SKUS), Random(seed))
+            stack.callback(chaos.abandon)
+            return chaos
+
+        yield make
 
 
 @pytest.fixture

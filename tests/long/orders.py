@@ -70,9 +70,15 @@ class Receipt(Base):
     order_id: Mapped[UUID]
 
 
-def reserving(*, pause_seconds: float = 0.0, receipt_every: int = 1) -> Handlers:
+class OutOfStockError(Exception):
+    """For now."""
+
+
+def reserving(
+    *, pause_seconds: float = 0.0, receipt_every: int = 1, hard_every: int | None = None, failures: int = 0
+) -> Handlers:
     """Reserves what was ordered, and writes a receipt once it is reserved; for orders whose number `receipt_every`
-    divides."""
+    divides. One whose number `hard_every` divides fails so many times before."""
     handlers = Handlers()
 
     @handlers.on(OrderPlaced)
@@ -80,6 +86,8 @@ def reserving(*, pause_seconds: float = 0.0, receipt_every: int = 1) -> Handlers
         context.session.add(Reservation(order_id=event.order_id, pid=os.getpid()))
         await context.session.flush()
         await asyncio.sleep(pause_seconds)
+        if hard_every and event.number % hard_every == 0 and context.attempt <= failures:
+            raise OutOfStockError
         if event.number % receipt_every == 0:
             context.publish(StockReserved(order_id=event.order_id))
 

@@ -1,24 +1,17 @@
-"""A queue of the test's own on a broker: what arrived there, and in which order, read past the framework."""
+"""A queue of the test's own on RabbitMQ: what arrived there, and in which order, read past the framework."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import aio_pika
 from aio_pika.abc import AbstractChannel
+from arrivals import Arrival, arrival
 
 T = TypeVar("T")
 
 WINDOW = 500
-
-
-class Arrival(NamedTuple):
-    message_id: str
-    order: str
-    sku: str
-    number: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Tap:
                 return found
             async with queue.iterator() as messages:
                 async for message in messages:
-                    found.append(_arrival(message.message_id, json.loads(message.body)))
+                    found.append(arrival(message.message_id, message.body))
                     await message.ack()
                     if len(found) == count:
                         break
@@ -72,7 +65,3 @@ class Tap:
                 return await work(await connection.channel())
 
         return asyncio.run(connected())
-
-
-def _arrival(message_id: str | None, event: dict[str, Any]) -> Arrival:
-    return Arrival(str(message_id), event["order_id"].replace("-", ""), event["sku"], event["number"])

@@ -103,7 +103,7 @@ class Double:
         self._tell("restart", seconds=seconds)
 
     def held(self, entity: str) -> dict[str, Any]:
-        """Counts (active, locked, deferred, scheduled, dead_letters), and `messages`, the oldest first.
+        """Counts (active, locked, deferred, scheduled, returned, dead_letters), and `messages`, the oldest first.
 
         What is locked or deferred is active, too, as the service counts. Raises RefusedError for an unknown entity.
         """

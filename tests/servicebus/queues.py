@@ -41,6 +41,8 @@ class Queue:
     def __init__(self, path: str, limits: Limits, clock: Clock, *, has_dead_letters: bool = True) -> None:
         self.path = path
         self.limits = limits
+        self.returned = 0
+        """How often a message came back: given back, or its lock had run out."""
         self.dead_letters = None
         if has_dead_letters:
             kept = Limits(lock=limits.lock, max_message_size=limits.max_message_size)
@@ -161,7 +163,7 @@ class Queue:
                 self._expire(held)
 
     def counts(self) -> dict[str, int]:
-        """As the service counts: what is locked or deferred is active."""
+        """As the service counts: what is locked or deferred is active. `returned` is how often one came back so far."""
         self.pass_time()
         scheduled = sum(held.scheduled_at is not None for held in self._held.values())
         return {
@@ -169,6 +171,7 @@ class Queue:
             "locked": len(self._locks),
             "deferred": sum(held.is_deferred for held in self._held.values()),
             "scheduled": scheduled,
+            "returned": self.returned,
             "dead_letters": len(self.dead_letters._held) if self.dead_letters else 0,
         }
 
@@ -208,6 +211,7 @@ class Queue:
 
     def _came_back(self, held: Held) -> None:
         held.delivery_count += 1
+        self.returned += 1
         most = self.limits.max_delivery_count
         if most is None or held.delivery_count < most:
             self._make_ready(held)

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import databases
 import pytest
+from rabbitmq_support import Proxy
 from service_bus_support import Bus, transport_of
 from support import Deposited, done, effect, effects, handling, note, rows, until
 
 from mailroom import Context
 from mailroom.errors import LoginRefusedError, PublishError, TransportUnavailableError
+from mailroom.messaging.transports.azure_service_bus import intake as intakes
+from mailroom.messaging.transports.azure_service_bus.intake import Intake
+from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
 from mailroom.serialization import encode
+from mailroom.settings import ServiceBusSettings
 
 if TYPE_CHECKING:
     from servicebus.double import Double
@@ -247,3 +252,77 @@ async def test_a_key_that_is_refused_is_an_error_at_the_start_without_the_key(
             pass
     assert "service_bus.connection_string" in str(refused.value)
     assert "a-secret" not in str(refused.value)
+
+
+async def test_what_was_taken_before_an_outage_is_settled_after_it_whatever_was_tried_meanwhile(
+    run_on_bus: Run, bus: Bus, double: "Double"
+) -> None:
+    async with run_on_bus(handling(note)) as mailroom:
+        namespace = transport_of(mailroom).namespace
+    await bus.publish(b"{}")
+    intake = Intake(namespace, bus.queue)
+    try:
+        await intake.open()
+        (message,) = await intake.take(1, seconds=10)
+        double.refuse_connections()
+        double.drop_connections()
+        with pytest.raises(TransportUnavailableError):
+            await intake.complete(message)
+        for _ in range(2):
+            with pytest.raises(TransportUnavailableError):
+                await intake.open()
+        double.refuse_connections(False)
+        await intake.open()
+        await intake.complete(message)
+    finally:
+        await intake.close()
+        await namespace.close()
+    assert double.held(bus.queue)["active"] == 0
+
+
+async def test_a_connection_that_has_died_without_a_word_is_noticed_though_no_message_is_expected(
+    run_on_bus: Run, bus: Bus, double: "Double", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_on_bus(handling(note)):
+        pass
+    address = f"127.0.0.1:{double.ports['amqp']}"
+    proxy = Proxy(f"amqp://{address}")
+    there = (await proxy.start()).removeprefix("amqp://")
+    namespace = Namespace(ServiceBusSettings(connection_string=double.connection_string.replace(address, there)))
+    intake = Intake(namespace, bus.queue)
+    try:
+        await intake.open()
+        assert await intake.take(1, seconds=0.1) == []
+        proxy.is_silent = True
+        monkeypatch.setattr(intakes, "SILENCE_SECONDS", 0.0)
+        monkeypatch.setattr(intakes, "ANSWER_SECONDS", 0.5)
+        with pytest.raises(TransportUnavailableError, match="no answer"):
+            await intake.take(1, seconds=0.1)
+        assert intake.loss is not None
+    finally:
+        await intake.close()
+        await namespace.close()
+        await proxy.stop()
+
+
+async def test_a_message_that_cannot_be_given_back_at_a_stop_is_no_error(
+    run_on_bus: Run, double: "Double", caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = asyncio.Event()
+
+    async def fail(event: Deposited, context: Context[Any]) -> None:
+        failed.set()
+        raise OSError
+
+    slowly = {"retry_min_interval_seconds": 60, "retry_max_interval_seconds": 60}
+    async with run_on_bus(handling(fail), **slowly) as mailroom:
+        await mailroom.publish(Deposited(amount=1))
+        await failed.wait()
+
+        async def is_to_be_tried_again() -> bool:
+            return told(caplog, "message failed") == 1
+
+        await until(is_to_be_tried_again)
+        double.refuse_connections()
+        double.drop_connections()
+    assert not [record.message for record in caplog.records if record.levelname == "ERROR"]

@@ -56,6 +56,15 @@ class Held:
         except TransportUnavailableError as error:
             logger.debug("a lock could not be renewed, trying again", reason=str(error))
 
+    async def give_back(self) -> None:
+        """It comes again at once, and not only after its lock has run out; if that can be said."""
+        if not self.is_ours:
+            return
+        try:
+            await self.intake.abandon(self.message)
+        except (LockLostError, TransportUnavailableError) as error:
+            logger.debug("a message could not be given back; its lock runs out", reason=str(error))
+
     def lose(self, reason: str) -> None:
         if not self.lost.is_set():
             self.lost.set()
@@ -97,12 +106,6 @@ class Holding:
                     await held.renew(lock_seconds=self._lock_seconds, limit_seconds=self._limit_seconds)
 
     async def give_back(self) -> None:
-        """What is left comes again at once, and not only after its lock has run out."""
+        """Whatever is left."""
         while self._held:
-            held = self._held.pop()
-            if not held.is_ours:
-                continue
-            try:
-                await held.intake.abandon(held.message)
-            except (LockLostError, TransportUnavailableError) as error:
-                logger.debug("a message could not be given back; its lock runs out", reason=str(error))
+            await self._held.pop().give_back()

@@ -149,8 +149,8 @@ class Receiver(Receiving):
             description = wire.description(verdict.journey, verdict.failure)
             if await self._surely(held, lambda: intake.dead_letter(message, reason=reason, description=description)):
                 report(verdict, message_id=message.message_id, event_type=message.subject)
-        elif held.is_ours:
-            await intake.abandon(message)
+        else:
+            await held.give_back()
 
     async def _put_aside(self, held: Held, verdict: Redeliver) -> None:
         """A copy that the service does not take, with what it has been through, leaves the message to be given up."""
