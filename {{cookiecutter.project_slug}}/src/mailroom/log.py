@@ -20,9 +20,10 @@ _QUIET = {
     "aiosqlite": logging.WARNING,
     "aiormq": logging.CRITICAL,
     "aio_pika": logging.CRITICAL,
+    "azure": logging.CRITICAL,
 }
-"""alembic tells what it looked at, not what it did; aiosqlite and aiormq would log every parameter and frame, and so
-the payloads; and what goes wrong with a connection is told by whoever uses it."""
+"""alembic tells what it looked at, not what it did; aiosqlite and the clients of brokers would log every parameter and
+frame, and so the payloads; and what goes wrong with a connection is told by whoever uses it."""
 
 _TAKEN = (vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}) - {"exc_info", "stack_info"}
 """What a record calls its own; the two left out are what `logging` is told."""

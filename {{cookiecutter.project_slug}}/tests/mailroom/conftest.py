@@ -4,6 +4,7 @@ import logging
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,27 @@ def run(compose: Compose, broker: Any, monkeypatch: pytest.MonkeyPatch) -> Calla
     """`async with run(handlers, sections={"rabbitmq": ...}, **bus) as mailroom`, on `broker`."""
     from rabbitmq_support import composed
 
+    return _running(partial(composed, compose, broker), monkeypatch)
+
+
+@pytest.fixture
+def bus() -> Iterator[Any]:
+    """A namespace of Azure Service Bus, under names that no other test has, in projects that have that transport."""
+    import service_bus_support
+
+    with service_bus_support.bus() as own:
+        yield own
+
+
+@pytest.fixture
+def run_on_bus(compose: Compose, bus: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """As `run`, on `bus`."""
+    from service_bus_support import composed
+
+    return _running(partial(composed, compose, bus), monkeypatch)
+
+
+def _running(composed: Callable[..., Awaitable[Mailroom]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     async def is_migrated(*_: Any, **__: Any) -> None:
         return None
 
@@ -144,7 +166,7 @@ def run(compose: Compose, broker: Any, monkeypatch: pytest.MonkeyPatch) -> Calla
     async def running(
         *handlers: Handlers, sections: dict[str, Any] | None = None, **bus: Any
     ) -> AsyncIterator[Mailroom]:
-        async with (await composed(compose, broker, *handlers, sections=sections, **bus)).running() as mailroom:
+        async with (await composed(*handlers, sections=sections, **bus)).running() as mailroom:
             yield mailroom
 
     return running

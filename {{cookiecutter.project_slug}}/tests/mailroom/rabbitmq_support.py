@@ -15,7 +15,7 @@ from uuid import uuid4
 import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
-from support import Compose
+from support import Compose, quick
 
 from mailroom import Handlers, Mailroom
 from mailroom.messaging.transports.rabbitmq import RabbitMQTransport
@@ -213,10 +213,6 @@ async def composed(
     sections: dict[str, Any] | None = None,
     **bus: Any,
 ) -> Mailroom:
-    given = sections or {}
-    quick = broker.settings(**bus) | {
-        "outbox": {"polling_interval_seconds": 0.05, "retention_days": 0, "backoff_base_seconds": 0.05}
-    }
-    quick["rabbitmq"]["heartbeat_seconds"] = 1
-    merged = {name: {**section, **given.get(name, {})} for name, section in quick.items()}
-    return await compose(*handlers, **{**given, **merged})
+    settings = broker.settings(**bus)
+    settings["rabbitmq"]["heartbeat_seconds"] = 1
+    return await compose(*handlers, **quick(settings, sections))

@@ -15,8 +15,9 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from support import Compose, quick
 
-from mailroom import Mailroom
+from mailroom import Handlers, Mailroom
 from mailroom.messaging.transports.azure_service_bus import ServiceBusTransport
 from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
 from mailroom.settings import ServiceBusSettings
@@ -103,6 +104,12 @@ class Bus:
 def bus() -> Iterator[Bus]:
     need_service_bus()
     yield Bus()
+
+
+async def composed(
+    compose: Compose, bus: Bus, *handlers: Handlers, sections: dict[str, Any] | None = None, **settings: Any
+) -> Mailroom:
+    return await compose(*handlers, **quick(bus.settings(**settings), sections))
 
 
 def transport_of(mailroom: Mailroom) -> ServiceBusTransport:
