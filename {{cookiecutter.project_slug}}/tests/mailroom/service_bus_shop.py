@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TypeVar
@@ -56,9 +56,7 @@ class Shop(BrokerShop[ServiceBusTransport]):
 
     def add_rule(self, name: str, label: str) -> None:
         async def work(administration: ServiceBusAdministrationClient) -> None:
-            await administration.create_rule(
-                self.bus.topic, self.name, name, filter=CorrelationRuleFilter(label=label)
-            )
+            await administration.create_rule(self.bus.topic, self.name, name, filter=CorrelationRuleFilter(label=label))
 
         self.on_administration(work)
 
@@ -75,10 +73,8 @@ class Shop(BrokerShop[ServiceBusTransport]):
         """Without a message in it."""
 
         async def work(administration: ServiceBusAdministrationClient) -> None:
-            try:
+            with suppress(ResourceNotFoundError):
                 await administration.delete_queue(self.bus.queue)
-            except ResourceNotFoundError:
-                pass
             await self.topology.declare_queue(administration)
 
         self.on_administration(work)
@@ -90,17 +86,16 @@ class Shop(BrokerShop[ServiceBusTransport]):
         return [str(order.message_id) for order in orders]
 
     async def dead_letter(self, *messages: ServiceBusMessage) -> None:
-        async with self.bus.client() as client, client.get_queue_sender(self.bus.queue) as sender:
-            async with client.get_queue_receiver(self.bus.queue) as receiver:
+        async with self.bus.client() as client:
+            sender, receiver = client.get_queue_sender(self.bus.queue), client.get_queue_receiver(self.bus.queue)
+            async with sender, receiver:
                 await sender.send_messages(list(messages))
                 left = len(messages)
                 while left:
                     for message in await receiver.receive_messages(left, max_wait_time=10):
                         left -= 1
                         await receiver.dead_letter_message(
-                            message,
-                            reason=FAILURE.reason,
-                            error_description=wire.description(JOURNEY, FAILURE),
+                            message, reason=FAILURE.reason, error_description=wire.description(JOURNEY, FAILURE)
                         )
 
 
@@ -122,15 +117,12 @@ def management_that_refuses() -> Iterator[str]:
 
     class Refuse(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             answer = b"<Error><Code>401</Code><Detail>Manage claim is required for this operation.</Detail></Error>"
             self.send_response(401)
             self.send_header("Content-Type", "application/xml")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
-
-        do_PUT = do_DELETE = do_GET
 
         def log_message(self, format: str, *arguments: object) -> None: ...
 
