@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TypeVar
 
-from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import CorrelationRuleFilter
@@ -60,24 +59,28 @@ class Shop(BrokerShop[ServiceBusTransport]):
 
         self.on_administration(work)
 
-    def counts(self, queue: str | None = None) -> tuple[int, int]:
+    def announce(self, *events: str) -> None:
+        """Publishes an event of each name to the topic, past mailroom."""
+
+        async def run() -> None:
+            async with self.bus.client() as client, client.get_topic_sender(self.bus.topic) as sender:
+                await sender.send_messages([ServiceBusMessage(b"{}", subject=event) for event in events])
+
+        asyncio.run(run())
+
+    def wait_for(self, count: int) -> None:
+        """What the service passes on comes when it comes; the test's own timeout is the bound."""
+        while self.counts()[0] < count:
+            pass
+
+    def counts(self) -> tuple[int, int]:
         """How many messages are in the queue, and how many in its dead letters."""
 
         async def work(administration: ServiceBusAdministrationClient) -> tuple[int, int]:
-            found = await administration.get_queue_runtime_properties(queue or self.bus.queue)
+            found = await administration.get_queue_runtime_properties(self.bus.queue)
             return found.active_message_count or 0, found.dead_letter_message_count or 0
 
         return self.on_administration(work)
-
-    def make_queue_anew(self) -> None:
-        """Without a message in it."""
-
-        async def work(administration: ServiceBusAdministrationClient) -> None:
-            with suppress(ResourceNotFoundError):
-                await administration.delete_queue(self.bus.queue)
-            await self.topology.declare_queue(administration)
-
-        self.on_administration(work)
 
     def give_up(self, *skus: str) -> list[str]:
         """Puts an order for each into the dead letters, as the service does. Returns their message ids."""
@@ -100,11 +103,13 @@ class Shop(BrokerShop[ServiceBusTransport]):
 
 
 @contextmanager
-def fresh_shop() -> Iterator[Shop]:
+def fresh_shop(*, topic: str | None = None) -> Iterator[Shop]:
     """Skips the test where there is no namespace, or no driver of the project's database: a service loads that."""
     need_service_bus()
     need_driver()
-    shop = Shop(Bus())
+    bus = Bus()
+    bus.topic = topic or bus.topic
+    shop = Shop(bus)
     try:
         yield shop
     finally:
