@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.management import CorrelationRuleFilter
 from broker_shop import FAILURE, JOURNEY, BrokerShop, Placed, need_driver
 from service_bus_support import Bus, need_service_bus
@@ -88,7 +89,7 @@ class Shop(BrokerShop[ServiceBusTransport]):
         asyncio.run(self.dead_letter(*(wire.outgoing(order, limit=BODY_LIMIT) for order in orders)))
         return [str(order.message_id) for order in orders]
 
-    async def dead_letter(self, *messages: ServiceBusMessage) -> None:
+    async def dead_letter(self, *messages: ServiceBusMessage | AmqpAnnotatedMessage) -> None:
         async with self.bus.client() as client:
             sender, receiver = client.get_queue_sender(self.bus.queue), client.get_queue_receiver(self.bus.queue)
             async with sender, receiver:
