@@ -3,6 +3,8 @@
 PROJECT := {{cookiecutter.project_slug}}
 BIN     := $(CURDIR)/.venv/bin
 JOBS    ?= 2
+# The framework's tests wait for servers more than they work.
+WAITERS ?= 4
 
 # Every database and every transport is in one of these projects.
 KINDS := database=sqlite database=postgres database=sqlserver transport=rabbitmq transport=azure_service_bus
@@ -75,7 +77,7 @@ test-lint: .venv/dev.done
 # are covered branch by branch; of claims that need a server, those whose server is required (see .ci/run).
 test-framework: .venv/dev.done ## run the framework's tests where they lie
 	@cd "$(PROJECT)" && PYTHONPATH="$(CURDIR)/$(PROJECT)/src:$(CURDIR)/tests" $(BIN)/python -m pytest -p servicebus.plugin \
-		-c ../pyproject.toml --rootdir . --confcutdir tests/mailroom -q -n $(JOBS) --dist worksteal --timeout 60 --cov --cov-config=../pyproject.toml --cov-report= tests/mailroom
+		-c ../pyproject.toml --rootdir . --confcutdir tests/mailroom -q -n $(WAITERS) --dist worksteal --timeout 60 --cov --cov-config=../pyproject.toml --cov-report= tests/mailroom
 	@cd "$(PROJECT)" && $(BIN)/coverage report --rcfile=../pyproject.toml --fail-under=95 | tail -n 1
 	@cd "$(PROJECT)" && $(BIN)/coverage report --rcfile=../pyproject.toml --fail-under=100 --show-missing --skip-covered \
 		--include="*/posture.py,*/capture.py,*/claims/*,*/consumer.py" --omit="$(UNTRIED)"

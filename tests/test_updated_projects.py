@@ -5,12 +5,12 @@ tests run once, after the update. Each combination passes its linters and its ow
 in it are the same files everywhere, and `make test-framework` runs them over all that the template has. So a choice
 runs them, with each database, each transport and each engine, to see that none needs what its project does not have:
 
-| combination | made by | where |
-| --- | --- | --- |
-| SQLite | cookiecutter | tests/test_rendered_project.py, all that its README says, in an environment of its own |
-| SQLite, Azure Service Bus | copier | tests/test_azure_service_bus.py, on the double |
-| PostgreSQL, RabbitMQ | cookiecutter | tests/test_databases.py, in an environment of its own |
-| SQL Server | cookiecutter | here; without a server most of them are skipped |
+| combination | made by | which | where |
+| --- | --- | --- | --- |
+| SQLite | cookiecutter | all | tests/test_rendered_project.py, with its README, in an environment of its own |
+| SQLite, Azure Service Bus | copier | those on the broker | tests/test_azure_service_bus.py, on the double |
+| PostgreSQL, RabbitMQ | cookiecutter | all | tests/test_databases.py, in an environment of its own |
+| SQL Server | cookiecutter | all | here; without a server most of them are skipped |
 
 `make test-all` runs them here for every combination.
 """
