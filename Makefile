@@ -75,13 +75,13 @@ test-lint: .venv/dev.done
 # are covered branch by branch; of claims that need a server, those whose server is required (see .ci/run).
 test-framework: .venv/dev.done ## run the framework's tests where they lie
 	@cd "$(PROJECT)" && PYTHONPATH="$(CURDIR)/$(PROJECT)/src:$(CURDIR)/tests" $(BIN)/python -m pytest -p servicebus.plugin \
-		-c ../pyproject.toml --rootdir . --confcutdir tests/mailroom -q -n $(JOBS) --timeout 60 --cov --cov-config=../pyproject.toml --cov-report= tests/mailroom
+		-c ../pyproject.toml --rootdir . --confcutdir tests/mailroom -q -n $(JOBS) --dist worksteal --timeout 60 --cov --cov-config=../pyproject.toml --cov-report= tests/mailroom
 	@cd "$(PROJECT)" && $(BIN)/coverage report --rcfile=../pyproject.toml --fail-under=95 | tail -n 1
 	@cd "$(PROJECT)" && $(BIN)/coverage report --rcfile=../pyproject.toml --fail-under=100 --show-missing --skip-covered \
 		--include="*/posture.py,*/capture.py,*/claims/*,*/consumer.py" --omit="$(UNTRIED)"
 
 test-template: .venv/dev.done ## run the template's tests: answers, both engines, hooks, the rendered project
-	@$(BIN)/python -m pytest -q -n $(JOBS) tests
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests
 
 test-long: .venv/dev.done ## kill, crowd and restart more often and for longer than `make test` does
 	@MAILROOM_KILLS=500 MAILROOM_EVENTS=20000 MAILROOM_ROWS=1000000 $(BIN)/python -m pytest -q tests/long --timeout 3600

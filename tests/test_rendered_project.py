@@ -50,10 +50,14 @@ def test_uv_runs_all_that_its_readme_says_in_a_fresh_environment(lives: Callable
 
 
 def test_plain_pip_runs_what_its_readme_says(own_shop: Path) -> None:
-    listed = commands(own_shop / "README.md", WITH_PIP)
+    """Of the framework's tests, which the test above runs with the same packages, only what they import."""
+    *listed, tests = commands(own_shop / "README.md", WITH_PIP)
     assert listed
     for command in listed:
         succeed("sh", "-c", command, cwd=own_shop, env=PATH)
+    assert tests.endswith("pytest")
+    succeed("sh", "-c", f"{tests} --ignore=tests/mailroom", cwd=own_shop, env=PATH)
+    succeed("sh", "-c", f"{tests} --collect-only -q tests/mailroom", cwd=own_shop, env=PATH)
 
 
 def test_what_is_left_without_the_sample_still_works_and_an_update_brings_nothing_of_it_back(

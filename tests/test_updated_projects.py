@@ -2,7 +2,8 @@
 
 An updated project is what a fresh one would be, so what it passes stands for fresh projects as well: linters, types and
 tests run once, after the update. Each combination passes its linters and its own tests here. The tests of the framework
-in it take minutes on a server, so a choice runs them, with each database, each transport and each engine:
+in it are the same files everywhere, and `make test-framework` runs them over all that the template has. So a choice
+runs them, with each database, each transport and each engine, to see that none needs what its project does not have:
 
 | combination | made by | where |
 | --- | --- | --- |

@@ -108,13 +108,20 @@ class ServiceBusSettings(Section):
             return None
         text = given.get_secret_value().strip()
         parts = _parts_of(text)
-        if not urlsplit(parts.get("endpoint", "")).hostname or not (
+        if not _has_host(parts.get("endpoint", "")) or not (
             {"sharedaccesskeyname", "sharedaccesskey"} <= parts.keys() or "sharedaccesssignature" in parts
         ):
             raise PydanticCustomError(
                 "connection_string",
                 "is no connection string with an endpoint and a key; one looks like {example}",
                 {"example": CONNECTION_STRING_EXAMPLE},
+            )
+        if parts.get("entitypath"):
+            raise PydanticCustomError(
+                "connection_string",
+                "is of {entity} alone, by its EntityPath, and a service needs a topic and a queue; take one of the "
+                "whole namespace",
+                {"entity": parts["entitypath"]},
             )
         return SecretStr(text)
 
@@ -149,15 +156,19 @@ def _checked(given: SecretStr | None, schemes: tuple[str, ...], example: str) ->
     if given is None:
         return None
     text = given.get_secret_value().strip()
-    try:
-        parts = urlsplit(text)
-        is_right = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_right = False
-    if not is_right:
+    if not _has_host(text, *schemes):
         raise PydanticCustomError(
             "broker_url",
             "is no URL with {schemes} and a host; one looks like {example}",
             {"schemes": " or ".join(schemes), "example": example},
         )
     return SecretStr(text)
+
+
+def _has_host(url: str, *schemes: str) -> bool:
+    """Whether it names one, with a port that can be, if it has one; and with one of these schemes, if there are any."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and (not schemes or parts.scheme in schemes)
+    except ValueError:
+        return False

@@ -1,99 +1,47 @@
 """A shop on a real RabbitMQ, with an exchange and queues of its own that are gone after the test."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import aio_pika
-import databases
-import pytest
 from aiormq import Channel, spec
 from aiormq.abc import DeliveredMessage
-from click.testing import Result
+from broker_shop import FAILURE, JOURNEY, BrokerShop, Placed, need_driver
 from pydantic import SecretStr
 from rabbitmq_support import need_broker, url
-from typer.testing import CliRunner
 
-from mailroom import Context, Handlers, IntegrationEvent, Mailroom, Reject, Settings, serialization
-from mailroom.cli import create_cli
-from mailroom.errors import ConfigurationError
-from mailroom.messaging.attempts import Failure, Journey
+from mailroom import serialization
 from mailroom.messaging.transports.rabbitmq import RabbitMQTransport, wire
 from mailroom.messaging.transports.rabbitmq.topology import Topology
-from mailroom.persistence.engines import check_present
-from mailroom.settings import DatabaseSettings
-from mailroom.testing.databases import is_required
 
 T = TypeVar("T")
 
-NOWHERE = {
-    "sqlite": "sqlite:////no/such/folder/shop.db",
-    "postgres": "postgresql://nobody@127.0.0.1:1/shop",
-    "sqlserver": "mssql://nobody@127.0.0.1:1/shop",
-}
-"""Databases that are not there: what is done on a broker asks none."""
 
-
-class Placed(IntegrationEvent, name="shop.order-placed"):
-    sku: str
-
-
-handlers = Handlers()
-
-
-@handlers.on(Placed)
-async def reserve(event: Placed, context: Context[Any]) -> None: ...
-
-
-class Shop:
-    """A service of which only the command line and the broker are looked at."""
+class Shop(BrokerShop[RabbitMQTransport]):
+    """On the broker at `url`."""
 
     def __init__(self, url: str) -> None:
-        self.name = f"test-{uuid4().hex[:12]}"
+        name = f"test-{uuid4().hex[:12]}"
         self.url = url
-        self.handlers: list[Handlers] = [handlers]
-        self.sections: dict[str, Any] = {
-            "database": {"url": NOWHERE[databases.KINDS[0]]},
-            "message_bus": {"provider": "rabbitmq", "endpoint_prefix": self.name},
-            "rabbitmq": {"url": SecretStr(url), "exchange": self.name},
-        }
-        self.app = create_cli("shop", settings=self.settings, mailroom=self.compose)
+        super().__init__(
+            name,
+            RabbitMQTransport,
+            {
+                "message_bus": {"provider": "rabbitmq", "endpoint_prefix": name},
+                "rabbitmq": {"url": SecretStr(url), "exchange": name},
+            },
+        )
 
     @property
     def topology(self) -> Topology:
         return Topology.of(self.settings(), [Placed.event_name])
 
-    def settings(self) -> Settings:
-        return Settings(**self.sections)
-
-    def compose(self) -> Mailroom:
-        return Mailroom(self.settings(), handlers=self.handlers, command="shop")
-
-    def __call__(self, *arguments: str, answer: str | None = None) -> Result:
-        return CliRunner().invoke(self.app, arguments, env={"COLUMNS": "300"}, input=answer)
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
-
     def on_channel(self, work: Callable[[Channel], Awaitable[T]]) -> T:
         """What is done on the broker past mailroom."""
         return asyncio.run(on_channel(self.url, work))
-
-    def on_transport(self, work: Callable[[RabbitMQTransport], Awaitable[T]]) -> T:
-        async def run() -> T:
-            service = self.compose()
-            assert isinstance(service.transport, RabbitMQTransport)
-            try:
-                return await work(service.transport)
-            finally:
-                await service.transport.stop()
-                await service.close()
-
-        return asyncio.run(run())
 
     def give_up(self, *skus: str, into: str = "dead-letters") -> list[str]:
         """Puts an order for each into the dead letters, as the service does. Returns their message ids."""
@@ -101,9 +49,8 @@ class Shop:
 
         async def work(channel: Channel) -> None:
             for message in messages:
-                journey = Journey(first_seen=datetime(2026, 1, 31, tzinfo=UTC), attempts=6, redeliveries=3)
-                body, failure = message.payload.encode(), Failure.of(Reject("honey is sold out"))
-                properties = wire.put_aside(wire.properties_of(message), message.event_type, body, journey, failure)
+                body = message.payload.encode()
+                properties = wire.put_aside(wire.properties_of(message), message.event_type, body, JOURNEY, FAILURE)
                 await channel.basic_publish(body, routing_key=f"{self.name}.{into}", properties=properties)
 
         self.on_channel(work)
@@ -175,13 +122,3 @@ def fresh_shop() -> Iterator[Shop]:
         yield shop
     finally:
         shop.clear()
-
-
-def need_driver() -> None:
-    kind = databases.KINDS[0]
-    try:
-        check_present(DatabaseSettings(url=SecretStr(NOWHERE[kind])))
-    except ConfigurationError as error:
-        if is_required(kind):
-            raise
-        pytest.skip(str(error))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from aiormq import Channel, spec
+from broker_shop import Placed
 from click.testing import Result
-from rabbitmq_broker import Placed, Shop, on_channel
+from rabbitmq_broker import Shop, on_channel
 
 from mailroom.cli import output
 from mailroom.errors import MailroomError

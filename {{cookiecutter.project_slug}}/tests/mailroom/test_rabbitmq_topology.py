@@ -5,18 +5,15 @@ from typing import Any
 
 import pytest
 from aiormq import Channel, spec
-from rabbitmq_broker import Placed, Shop
+from broker_shop import Placed, not_ok
+from rabbitmq_broker import Shop
 from rabbitmq_management import Api
 
 from mailroom import Handlers
-from mailroom.checks import Check, Status
+from mailroom.checks import Status
 from mailroom.cli import output
 from mailroom.errors import ConfigurationError
 from mailroom.messaging.transports.rabbitmq import RabbitMQTransport
-
-
-def states(shop: Shop) -> dict[str, str]:
-    return {part["name"]: part["state"] for part in shop.json("topology", "show")["parts"]}
 
 
 def is_routed(shop: Shop, event: str) -> bool:
@@ -53,12 +50,12 @@ class TestShow:
         for fact in (f"{shop.name}.redelivery.60s", "x-queue-type = quorum", "at-least-once", Placed.event_name):
             assert fact in result.stdout
         assert "shop topology apply" in result.stdout
-        assert {name: state for name, state in states(shop).items() if name.startswith(shop.name)} == dict.fromkeys(
+        assert {name: state for name, state in shop.states().items() if name.startswith(shop.name)} == dict.fromkeys(
             (shop.name, *shop.topology.queues), "missing"
         )
 
     def test_once_it_is_made_it_is_there(self, made: Shop) -> None:
-        assert states(made) == dict.fromkeys((made.name, *made.topology.queues), "there") | {
+        assert made.states() == dict.fromkeys((made.name, *made.topology.queues), "there") | {
             Placed.event_name: "not checked"
         }
 
@@ -68,15 +65,15 @@ class TestShow:
         assert "rabbitmq.management_url" in note
 
     def test_with_it_bindings_are_there_missing_or_unwanted(self, managed: Shop, api: Api) -> None:
-        found = states(managed)
+        found = managed.states()
         assert (found[Placed.event_name], found["shop.order-lost"]) == ("there", "unwanted")
         assert "shop topology prune" in managed("topology", "show").stdout
         api.forget()
-        assert states(managed)[Placed.event_name] == "missing"
+        assert managed.states()[Placed.event_name] == "missing"
 
     def test_a_queue_with_other_arguments_is_told_with_the_argument(self, made: Shop) -> None:
         made.sections["rabbitmq"]["delivery_limit"] = 25
-        assert states(made)[f"{made.name}.events"] == "different"
+        assert made.states()[f"{made.name}.events"] == "different"
         assert "its x-delivery-limit is 20, where 25 is asked for, by rabbitmq.delivery_limit" in (
             made("topology", "show").stdout
         )
@@ -90,7 +87,7 @@ class TestShow:
 
     def test_a_service_that_handles_nothing_wants_an_exchange_and_no_queue(self, shop: Shop) -> None:
         shop.handlers = []
-        assert states(shop) == {shop.name: "missing"}
+        assert shop.states() == {shop.name: "missing"}
 
 
 class TestApply:
@@ -196,77 +193,66 @@ def test_in_process_there_is_nothing_to_make(shop: Shop) -> None:
         assert "there is no broker" in line
 
 
-def examined(shop: Shop) -> dict[str, Check]:
-    async def examine(transport: RabbitMQTransport) -> dict[str, Check]:
-        return {check.name: check async for check in transport.examine("shop")}
-
-    return shop.on_transport(examine)
-
-
-def not_ok(checks: dict[str, Check]) -> dict[str, Status]:
-    return {name: check.status for name, check in checks.items() if check.status is not Status.OK}
-
-
 class TestDoctor:
     def test_a_broker_on_which_all_is_made_has_nothing_to_do(self, made: Shop) -> None:
-        checks = examined(made)
+        checks = made.examined()
         assert not_ok(checks) == {}
         assert list(checks) == ["broker", "topology", "bindings", "broker dead letters"]
         assert "RabbitMQ" in checks["broker"].found
         assert "rabbitmq.management_url" in checks["bindings"].found
 
     def test_what_is_missing_is_told_with_the_command(self, shop: Shop) -> None:
-        checks = examined(shop)
+        checks = shop.examined()
         assert not_ok(checks) == {"topology": Status.TO_DO}
         assert f"queue {shop.name}.events" in checks["topology"].found
         assert "shop topology apply" in str(checks["topology"].remedy)
 
     def test_other_arguments_keep_the_service_from_starting(self, made: Shop) -> None:
         made.sections["rabbitmq"]["delivery_limit"] = 25
-        checks = examined(made)
+        checks = made.examined()
         assert not_ok(checks) == {"topology": Status.WRONG}
         assert "x-delivery-limit" in checks["topology"].found
 
     def test_where_an_operator_owns_them_other_arguments_are_his_own(self, made: Shop) -> None:
         made.sections["rabbitmq"] |= {"delivery_limit": 25, "declare_topology": False}
-        assert not_ok(examined(made)) == {}
+        assert not_ok(made.examined()) == {}
 
     def test_bindings_that_no_handler_wants_are_to_be_pruned(self, managed: Shop) -> None:
-        checks = examined(managed)
+        checks = managed.examined()
         assert not_ok(checks) == {"bindings": Status.TO_DO}
         assert "shop.order-lost" in checks["bindings"].found
         assert "shop topology prune" in str(checks["bindings"].remedy)
 
     def test_a_management_api_that_was_asked_for_has_to_answer(self, made: Shop) -> None:
         made.sections["rabbitmq"]["management_url"] = "http://anna:sesame@127.0.0.1:1"
-        checks = examined(made)
+        checks = made.examined()
         assert not_ok(checks) == {"bindings": Status.TO_DO}
         assert "sesame" not in str(checks)
 
     def test_dead_letters_want_to_be_looked_at(self, made: Shop) -> None:
         made.give_up("tea", "honey")
-        checks = examined(made)
+        checks = made.examined()
         assert not_ok(checks) == {"broker dead letters": Status.TO_DO}
         assert checks["broker dead letters"].found == f"2 in {made.name}.dead-letters"
         assert "shop dead-letters list" in str(checks["broker dead letters"].remedy)
 
     def test_a_broker_that_is_away_ends_the_examination(self, shop: Shop) -> None:
         shop.sections["rabbitmq"]["url"] = "amqp://anna:sesame@127.0.0.1:1/"
-        (check,) = examined(shop).values()
+        (check,) = shop.examined().values()
         assert (check.name, check.status) == ("broker", Status.TO_DO)
         assert "cannot be reached" in check.found
         assert "sesame" not in str(check)
 
     def test_a_login_that_is_refused_is_told_apart(self, shop: Shop) -> None:
         shop.sections["rabbitmq"]["url"] = shop.url.replace("guest:guest", "anna:sesame")
-        (check,) = examined(shop).values()
+        (check,) = shop.examined().values()
         assert "refuses the login" in check.found
         assert "sesame" not in str(check)
 
     def test_a_service_that_handles_nothing_consumes_nothing(self, shop: Shop) -> None:
         shop.handlers = []
         assert shop("topology", "apply").exit_code == 0
-        checks = examined(shop)
+        checks = shop.examined()
         assert not_ok(checks) == {}
         assert "nothing is consumed" in checks["topology"].found
 

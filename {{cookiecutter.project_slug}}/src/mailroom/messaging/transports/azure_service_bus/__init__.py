@@ -58,7 +58,7 @@ class ServiceBusTransport:
             settings, self.topology, self.namespace, preparation, aside, Attempts(consumer, settings.message_bus)
         )
         self.dead_letters = ServiceBusDeadLetters(self.topology, self.namespace, aside)
-        self.provisioning = ServiceBusProvisioning(self.topology, self.namespace)
+        self.provisioning = ServiceBusProvisioning(self.topology, self.namespace, compares=bus.declare_topology)
         self._aside = aside
         self._settings = settings
         self._keeper: asyncio.Task[None] | None = None

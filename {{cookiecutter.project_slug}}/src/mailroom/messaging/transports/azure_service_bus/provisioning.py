@@ -10,7 +10,7 @@ from mailroom.messaging.transports.azure_service_bus import emulator
 from mailroom.messaging.transports.azure_service_bus.intake import Intake
 from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
 from mailroom.messaging.transports.azure_service_bus.refusals import EntityMissingError
-from mailroom.messaging.transports.azure_service_bus.topology import Topology, said
+from mailroom.messaging.transports.azure_service_bus.topology import Topology, said, taken_by
 from mailroom.messaging.transports.base import Part, PartState, Progress, Survey, ignore
 
 TOPIC, QUEUE, SUBSCRIPTION, RULE = "topic", "queue", "subscription", "rule"
@@ -19,9 +19,12 @@ TOPIC, QUEUE, SUBSCRIPTION, RULE = "topic", "queue", "subscription", "rule"
 class ServiceBusProvisioning:
     """For operators, and for `doctor`. Whoever may not manage the namespace still learns whether the queue is there."""
 
-    def __init__(self, topology: Topology, namespace: Namespace) -> None:
+    def __init__(self, topology: Topology, namespace: Namespace, *, compares: bool) -> None:
+        """`compares`: whether a queue has to have all properties that the settings ask for, or only those without which
+        nothing works."""
         self._topology = topology
         self._namespace = namespace
+        self._properties = topology.queue_properties if compares else topology.needed_properties
 
     def wanted(self) -> tuple[Part, ...]:
         topology = self._topology
@@ -64,8 +67,8 @@ class ServiceBusProvisioning:
         topology = self._topology
         rules = await topology.rules_there(administration)
         problems = {
-            TOPIC: None if await topology.has_topic(administration) else "",
-            QUEUE: await topology.problem_of_queue(administration),
+            TOPIC: await topology.problem_of_topic(administration),
+            QUEUE: await topology.problem_of_queue(administration, self._properties),
             SUBSCRIPTION: await topology.problem_of_subscription(administration),
         }
         found = [
@@ -120,7 +123,7 @@ def _with_problem(part: Part, problem: str | None) -> Part:
 def _with_rule(part: Part, rules: dict[str, str]) -> Part:
     if part.arguments["label"] in rules.values():
         return replace(part, state=PartState.PRESENT)
-    if part.name not in rules:
+    taken = taken_by(part.name, rules)
+    if taken is None:
         return replace(part, state=PartState.MISSING)
-    taken = rules[part.name] or "something else"
     return replace(part, state=PartState.DIFFERENT, problem=f"the rule {part.name} takes {taken} instead")

@@ -52,14 +52,22 @@ class Topology:
     @classmethod
     def of(cls, settings: Settings, wanted: Iterable[str]) -> "Topology":
         bus, prefix, events = settings.service_bus, settings.message_bus.endpoint_prefix or "", tuple(wanted)
-        if len({rule_of(event) for event in events}) < len(events):
+        queue = f"{prefix}.events"
+        if queue.lower() == bus.topic.lower():
+            raise ConfigurationError(
+                f"service_bus.topic is {bus.topic}, and so is the service's queue called, by "
+                f"message_bus.endpoint_prefix = {prefix}: a namespace has one thing of a name; call the topic "
+                "otherwise, in every service"
+            )
+        if len({rule_of(event).lower() for event in events}) < len(events):
             raise ConfigurationError(
                 f"of the handled events {', '.join(sorted(events))} two have the same last {RULE_LENGTH} characters, "
-                "and a rule of Service Bus has no room for more; give one of them a shorter name"
+                "or differ in upper and lower case alone, and a rule of Service Bus is known by no more; give one of "
+                "them another name"
             )
         return cls(
             topic=bus.topic,
-            queue=f"{prefix}.events",
+            queue=queue,
             subscription=prefix,
             events=events,
             lock_seconds=bus.lock_seconds,
@@ -91,13 +99,20 @@ class Topology:
         return {
             "lock_duration": timedelta(seconds=self.lock_seconds),
             "max_delivery_count": self.delivery_limit,
-            "requires_duplicate_detection": False,
-            "requires_session": False,
+            **self.needed_properties,
         }
+
+    @property
+    def needed_properties(self) -> Properties:
+        """Without which redeliveries would be lost, or nothing consumed; the rest is up to whoever owns the queue."""
+        return {"requires_duplicate_detection": False, "requires_session": False}
 
     async def declare(self, administration: ServiceBusAdministrationClient) -> None:
         """Makes what is missing, and changes nothing. Raises ConfigurationError if something is there and different."""
-        if not await self.has_topic(administration):
+        problem = await self.problem_of_topic(administration)
+        if problem:
+            raise different(f"the topic {self.topic}", problem)
+        if problem is not None:
             with suppress(ResourceExistsError):  # another instance was faster
                 await administration.create_topic(self.topic, **self._kept)
         if not self.events:
@@ -106,7 +121,7 @@ class Topology:
         await self.declare_subscription(administration)
 
     async def declare_queue(self, administration: ServiceBusAdministrationClient) -> None:
-        problem = await self.problem_of_queue(administration)
+        problem = await self.problem_of_queue(administration, self.queue_properties)
         if problem is None:
             return
         if problem:
@@ -133,27 +148,42 @@ class Topology:
         for name, event in self.rules.items():
             if event in found.values():
                 continue
-            if name in found:
-                raise different(f"the rule {name}", f"it takes {found[name] or 'something else'}, and not {event}")
+            taken = taken_by(name, found)
+            if taken is not None:
+                raise different(f"the rule {name}", f"it takes {taken}, and not {event}")
             await self._make_rule(administration, name, event)
         if DEFAULT_RULE in found:
             await self.remove_rule(administration, DEFAULT_RULE)
 
-    async def problem_of_queue(self, administration: ServiceBusAdministrationClient) -> str | None:
-        """How the queue differs; empty if it is not there, None if all is well."""
+    async def problem_of_topic(self, administration: ServiceBusAdministrationClient) -> str | None:
+        """How the topic differs; empty if it is not there, None if all is well."""
+        try:
+            await administration.get_topic(self.topic)
+        except ResourceNotFoundError:
+            return ""
+        except AttributeError:  # so the client reads anything else of that name
+            return "it is no topic"
+        return None
+
+    async def problem_of_queue(
+        self, administration: ServiceBusAdministrationClient, properties: Properties
+    ) -> str | None:
+        """As `problem_of_topic`, for these properties."""
         try:
             found = await administration.get_queue(self.queue)
         except ResourceNotFoundError:
             return ""
+        except AttributeError:
+            return "it is no queue"
         differing = [
             f"its {name} is {said(getattr(found, name))}, where {said(value)} is asked for{_BY_SETTING.get(name, '')}"
-            for name, value in self.queue_properties.items()
+            for name, value in properties.items()
             if getattr(found, name) != value
         ]
         return "; ".join(differing) or None
 
     async def problem_of_subscription(self, administration: ServiceBusAdministrationClient) -> str | None:
-        """As `problem_of_queue`."""
+        """As `problem_of_topic`."""
         try:
             found = await administration.get_subscription(self.topic, self.subscription)
         except ResourceNotFoundError:
@@ -162,13 +192,6 @@ class Topology:
         if forwards_to.lower() == self.queue.lower():
             return None
         return f"it forwards to {forwards_to or 'no queue'}, where {self.queue} is asked for"
-
-    async def has_topic(self, administration: ServiceBusAdministrationClient) -> bool:
-        try:
-            await administration.get_topic(self.topic)
-        except ResourceNotFoundError:
-            return False
-        return True
 
     async def rules_there(self, administration: ServiceBusAdministrationClient) -> dict[str, str]:
         """The event name of each rule of the subscription; empty for a rule that is none of ours. None are there if
@@ -243,3 +266,9 @@ def _event_of(rule: RuleProperties) -> str:
 def rule_of(event: str) -> str:
     """The name of its rule: the end of a name that is too long, where names differ."""
     return _ODD.sub("-", event)[-RULE_LENGTH:].lstrip("._-")
+
+
+def taken_by(name: str, rules: Mapping[str, str]) -> str | None:
+    """What the rule of that name takes; None if there is none. The service does not tell upper from lower case."""
+    events = {one.lower(): event for one, event in rules.items()}
+    return None if name.lower() not in events else events[name.lower()] or "something else"

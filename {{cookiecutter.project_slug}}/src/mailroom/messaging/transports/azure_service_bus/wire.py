@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus.amqp import AmqpMessageBodyType
 
 from mailroom.envelope import Message
 from mailroom.messaging.attempts import Failure, Journey
@@ -46,7 +47,7 @@ def outgoing(message: Message, *, limit: int) -> ServiceBusMessage:
 
 
 def received(message: ServiceBusReceivedMessage) -> Received:
-    """What was delivered. Raises whatever the client does for a body that is not bytes."""
+    """What was delivered."""
     return Received(
         message_id=_text(message.message_id),
         event_type=_text(message.subject) or "",
@@ -64,13 +65,17 @@ def headers(message: ServiceBusReceivedMessage) -> dict[str, Any]:
 
 
 def body(message: ServiceBusReceivedMessage) -> bytes:
-    """What is one text on the wire is taken as well."""
+    """What is one text on the wire is taken as well. Any other value is told in words that are no JSON: no handler
+    gets it, and it can be looked at as a dead letter."""
     whole = message.body
     if isinstance(whole, bytes):
         return whole
     if isinstance(whole, str):
         return whole.encode()
-    return b"".join(part if isinstance(part, bytes) else str(part).encode() for part in whole)
+    if message.body_type is AmqpMessageBodyType.DATA:
+        return b"".join(whole)
+    shown = list(whole) if message.body_type is AmqpMessageBodyType.SEQUENCE else whole
+    return f"{message.body_type.value}, and no data: {shown!r}".encode()
 
 
 def again(
