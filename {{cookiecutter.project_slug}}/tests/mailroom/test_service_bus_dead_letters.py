@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from broker_shop import FAILURE, Placed, not_ok
-from service_bus_shop import Shop, fresh_shop
+from service_bus_shop import KEPT_ALIVE, Shop, fresh_shop, keep_nothing_alive
 
 from mailroom.checks import Status
 from mailroom.cli import output
@@ -26,6 +26,11 @@ pytestmark = [
 HISTORY = {"mailroom-attempts", "mailroom-redeliveries", "mailroom-first-seen", "mailroom-reason", "mailroom-stack"}
 TOO_LARGE = b"x" * 300_000
 """The service takes 256 kB."""
+
+
+@pytest.fixture(autouse=True)
+def closing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KEPT_ALIVE, keep_nothing_alive, raising=False)
 
 
 @pytest.fixture
