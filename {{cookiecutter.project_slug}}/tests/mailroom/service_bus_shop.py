@@ -92,6 +92,7 @@ class Shop(BrokerShop[ServiceBusTransport]):
     async def dead_letter(self, *messages: ServiceBusMessage | AmqpAnnotatedMessage) -> None:
         async with self.bus.client() as client:
             sender, receiver = client.get_queue_sender(self.bus.queue), client.get_queue_receiver(self.bus.queue)
+            await asyncio.gather(sender.create_message_batch(), receiver.peek_messages(1))  # opens both
             async with sender, receiver:
                 await sender.send_messages(list(messages))
                 left = len(messages)

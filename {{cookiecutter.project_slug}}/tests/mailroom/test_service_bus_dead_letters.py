@@ -43,7 +43,7 @@ def shop() -> Iterator[Shop]:
 def made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """The topology is in the namespace."""
     assert shop("topology", "apply").exit_code == 0
-    monkeypatch.setattr(dead_letters, "TAKE_SECONDS", 1.0)
+    monkeypatch.setattr(dead_letters, "TAKE_SECONDS", 0.5)
     return shop
 
 
@@ -66,8 +66,8 @@ def look(shop: Shop) -> tuple[list[ServiceBusReceivedMessage], list[ServiceBusRe
         async with shop.bus.client() as client:
             queue = client.get_queue_receiver(shop.bus.queue)
             letters = client.get_queue_receiver(shop.bus.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-            async with queue, letters:
-                return await queue.peek_messages(500), await letters.peek_messages(500)
+            found = await asyncio.gather(queue.peek_messages(500), letters.peek_messages(500))
+            return found[0], found[1]
 
     return asyncio.run(run())
 
