@@ -184,9 +184,44 @@ class TestPrune:
         assert "rabbitmq.management_url" in result.stderr
 
 
+class TestExport:
+    def test_what_it_describes_is_what_apply_makes(self, made: Shop) -> None:
+        """The broker takes a declaration of what is there only if it is the same."""
+        document = json.loads(made("topology", "export").stdout)
+        (exchange,), (binding,) = document["exchanges"], document["bindings"]
+        assert [queue["name"] for queue in document["queues"]] == list(made.topology.queues)
+
+        async def declare(channel: Channel) -> None:
+            await channel.exchange_declare(
+                exchange["name"],
+                exchange_type=exchange["type"],
+                durable=exchange["durable"],
+                internal=exchange["internal"],
+            )
+            for queue in document["queues"]:
+                await channel.queue_declare(queue["name"], durable=queue["durable"], arguments=queue["arguments"])
+
+        made.on_channel(declare)
+        assert (binding["source"], binding["destination"]) == (made.name, f"{made.name}.events")
+        assert binding["routing_key"] == Placed.event_name
+        assert {one["vhost"] for kind in document.values() for one in kind} == {made.settings().rabbitmq.virtual_host}
+
+    def test_it_asks_no_broker(self, shop: Shop) -> None:
+        before = shop("topology", "export").stdout
+        shop.sections["rabbitmq"]["url"] = "amqp://anna:sesame@127.0.0.1:1/"
+        result = shop("topology", "export")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, before, "")
+
+    def test_a_service_that_handles_nothing_has_an_exchange_alone(self, shop: Shop) -> None:
+        shop.handlers = []
+        document = json.loads(shop("topology", "export").stdout)
+        assert [one["name"] for one in document["exchanges"]] == [shop.name]
+        assert (document["queues"], document["bindings"]) == ([], [])
+
+
 def test_in_process_there_is_nothing_to_make(shop: Shop) -> None:
     shop.sections["message_bus"] = {}
-    for command in ("show", "apply", "prune"):
+    for command in ("show", "apply", "export", "prune"):
         result = shop("topology", command)
         assert (result.exit_code, result.stdout) == (2, "")
         (line,) = result.stderr.splitlines()

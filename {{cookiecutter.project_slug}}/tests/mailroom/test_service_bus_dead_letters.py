@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from broker_shop import FAILURE, Placed, not_ok
-from service_bus_shop import Shop, fresh_shop
+from service_bus_shop import KEPT_ALIVE, Shop, fresh_shop, keep_nothing_alive
 
 from mailroom.checks import Status
 from mailroom.cli import output
@@ -28,6 +28,11 @@ TOO_LARGE = b"x" * 300_000
 """The service takes 256 kB."""
 
 
+@pytest.fixture(autouse=True)
+def closing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KEPT_ALIVE, keep_nothing_alive, raising=False)
+
+
 @pytest.fixture
 def shop() -> Iterator[Shop]:
     with fresh_shop() as shop:
@@ -38,7 +43,7 @@ def shop() -> Iterator[Shop]:
 def made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """The topology is in the namespace."""
     assert shop("topology", "apply").exit_code == 0
-    monkeypatch.setattr(dead_letters, "TAKE_SECONDS", 1.0)
+    monkeypatch.setattr(dead_letters, "TAKE_SECONDS", 0.5)
     return shop
 
 
@@ -61,8 +66,8 @@ def look(shop: Shop) -> tuple[list[ServiceBusReceivedMessage], list[ServiceBusRe
         async with shop.bus.client() as client:
             queue = client.get_queue_receiver(shop.bus.queue)
             letters = client.get_queue_receiver(shop.bus.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-            async with queue, letters:
-                return await queue.peek_messages(500), await letters.peek_messages(500)
+            found = await asyncio.gather(queue.peek_messages(500), letters.peek_messages(500))
+            return found[0], found[1]
 
     return asyncio.run(run())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from broker_shop import Placed, not_ok
-from service_bus_shop import Shop, fresh_shop, management_that_refuses
+from service_bus_shop import KEPT_ALIVE, Shop, fresh_shop, keep_nothing_alive, management_that_refuses
 
 from mailroom import Context, Handlers, IntegrationEvent
 from mailroom.checks import Status
@@ -28,6 +28,11 @@ NOWHERE = {
     "connection_string": f"Endpoint=sb://127.0.0.1:1;{SESAME};UseDevelopmentEmulator=true",
     "management_url": "http://127.0.0.1:1",
 }
+
+
+@pytest.fixture(autouse=True)
+def closing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KEPT_ALIVE, keep_nothing_alive, raising=False)
 
 
 @pytest.fixture
