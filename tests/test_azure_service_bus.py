@@ -268,7 +268,7 @@ def test_it_passes_the_tests_of_its_framework_that_need_the_broker(
 ) -> None:
     """After an update, in the environment of the template; tests/test_updated_projects.py says who runs the others.
 
-    Those of the commands are left to `make test-framework`: they take minutes, and nothing in them depends on a project.
+    Those of commands are left to `make test-framework`: they take minutes, and nothing in them depends on a project.
     """
     project = without_history(lives("longest with azure_service_bus").updated, tmp_path)
     variables = {"TEST_REQUIRE": "azure_service_bus", **own_double.variables_of_tests}
