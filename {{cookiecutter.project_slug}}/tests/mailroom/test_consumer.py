@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -9,7 +10,7 @@ import databases
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from support import Account, Compose, Deposited, Effect, Renamed, effect, effects, inbox_ids, query, rows, until
+from support import Account, Compose, Deposited, Effect, Renamed, effect, effects, inbox_ids, note, query, rows, until
 
 from mailroom import Context, Handlers, InboxStore, Reject
 from mailroom.envelope import Message
@@ -444,6 +445,8 @@ def test_what_can_never_be_called_is_refused_when_it_is_registered() -> None:
     handlers = Handlers()
     with pytest.raises(TypeError, match="async def"):
         handlers.on(Deposited)(lambda event, context: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="must be a function"):
+        handlers.on(Deposited)(partial(note, context=None))  # it has no name for posture, logs and metrics
     with pytest.raises(TypeError, match="no event with a name"):
         handlers.on(int)  # type: ignore[type-var]
     with pytest.raises(ValueError, match="above 0"):

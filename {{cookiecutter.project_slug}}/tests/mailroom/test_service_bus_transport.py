@@ -218,3 +218,12 @@ async def test_what_is_no_message_is_dead_lettered_at_once_with_the_reason(run_o
         await until(are_given_up)
         reasons = [letter.reason for letter in await letters.entries()]
     assert sorted(word for word in odd for reason in reasons if word in reason) == sorted(odd)
+
+
+async def test_what_the_relay_still_sends_after_the_consumer_has_stopped_is_sent(run_on_bus: Run, bus: Bus) -> None:
+    async with run_on_bus(handling(note)) as mailroom:
+        await mailroom.publish(Deposited(amount=1))
+        await done(mailroom, "1")
+        await mailroom.transport.receiver.stop()
+        await mailroom.transport.publish(encode(Deposited(amount=2)), 1)
+        assert len(await bus.lying()) == 1

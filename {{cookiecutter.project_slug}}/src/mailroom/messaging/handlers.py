@@ -90,9 +90,11 @@ class Handlers:
         def register(
             function: Callable[[E, Context[Any]], Awaitable[None]],
         ) -> Callable[[E, Context[Any]], Awaitable[None]]:
-            if not iscoroutinefunction(function):
+            name = getattr(function, "__qualname__", None)
+            if name is None or not iscoroutinefunction(function):
                 raise TypeError(
-                    f"{function.__qualname__} must be declared with `async def` to handle {event.event_name}"
+                    f"{name or repr(function)} must be a function declared with `async def` to handle "
+                    f"{event.event_name}"
                 )
             self._handlers[event].append(Handler(event, function, timeout_seconds))
             return function

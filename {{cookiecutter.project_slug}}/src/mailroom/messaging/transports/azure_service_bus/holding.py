@@ -103,7 +103,14 @@ class Holding:
             await asyncio.sleep(LOOK_SECONDS)
             for held in list(self._held):
                 if held in self._held:  # it may have been settled meanwhile
-                    await held.renew(lock_seconds=self._lock_seconds, limit_seconds=self._limit_seconds)
+                    await self._renew(held)
+
+    async def _renew(self, held: Held) -> None:
+        """One that cannot be renewed leaves the others alone."""
+        try:
+            await held.renew(lock_seconds=self._lock_seconds, limit_seconds=self._limit_seconds)
+        except Exception:
+            logger.exception("a lock could not be renewed, trying again")
 
     async def give_back(self) -> None:
         """Whatever is left."""

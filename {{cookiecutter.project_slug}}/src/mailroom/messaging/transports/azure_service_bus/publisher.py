@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from mailroom.errors import MailroomError, PublishError, TransportUnavailableError
+from mailroom.errors import ConnectionLostError, MailroomError, PublishError, TransportUnavailableError
 from mailroom.log import get_logger
 from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
 from mailroom.messaging.transports.azure_service_bus.refusals import (
@@ -92,9 +92,8 @@ class Publisher:
                 await self._send_batch(sender, batch, under_way)
                 under_way = []
         finally:
-            while self._waiting:
-                under_way.append(self._waiting.popleft())
-            _tell(under_way, TransportUnavailableError("the connection was closed before the message was sent"))
+            _tell(under_way, ConnectionLostError("the connection was closed while the message was in flight"))
+            self._tell_all(TransportUnavailableError("the connection was closed before the message was sent"))
 
     async def _next_batch(self, sender: ServiceBusSender) -> tuple[ServiceBusMessageBatch | None, list[Waiting]]:
         """As many as there is room for. One that has no room even in an empty batch goes alone, without a batch."""

@@ -70,7 +70,6 @@ class Receiver(Receiving):
         if intake is not None:
             await intake.close()
         await self._aside.close()
-        await self._namespace.close()
 
     async def _consume(self) -> None:
         self._is_trusted = False
