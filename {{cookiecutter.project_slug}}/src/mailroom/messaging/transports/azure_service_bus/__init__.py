@@ -9,12 +9,11 @@ message looks there, `refusals` what its errors mean. For operators: `dead_lette
 import asyncio
 from collections.abc import AsyncIterator
 
-from mailroom.backoff import backoff_seconds
 from mailroom.checks import Check
 from mailroom.envelope import Message
-from mailroom.errors import ConfigurationError, LoginRefusedError, MailroomError, TransportUnavailableError
-from mailroom.log import get_logger
+from mailroom.errors import ConfigurationError
 from mailroom.messaging.attempts import Attempts
+from mailroom.messaging.connecting import Connecting
 from mailroom.messaging.consumer import Consumer
 from mailroom.messaging.examination import Examination
 from mailroom.messaging.transports.azure_service_bus import wire
@@ -24,13 +23,10 @@ from mailroom.messaging.transports.azure_service_bus.provisioning import Service
 from mailroom.messaging.transports.azure_service_bus.publisher import Publisher
 from mailroom.messaging.transports.azure_service_bus.receiver import Receiver
 from mailroom.messaging.transports.azure_service_bus.topology import Preparation, Topology
-from mailroom.service import end, ended
 from mailroom.settings import Settings
 
-logger = get_logger(__name__)
 
-
-class ServiceBusTransport:
+class ServiceBusTransport(Connecting):
     """Publishes to the topic, and owns the receiver of the service's queue."""
 
     name = "azure_service_bus"
@@ -61,36 +57,16 @@ class ServiceBusTransport:
         self.provisioning = ServiceBusProvisioning(self.topology, self.namespace, compares=bus.declare_topology)
         self._aside = aside
         self._settings = settings
-        self._keeper: asyncio.Task[None] | None = None
+        publishes_to = {"topic": self.topology.topic, "namespace": self.namespace.host}
+        super().__init__(settings.message_bus, self._publisher.lost, publishes_to)
 
     async def connect(self) -> None:
         """Raises TransportUnavailableError if it is not there, ConfigurationError if it holds other things."""
         await self._publisher.open()
 
-    async def start(self) -> None:
-        """Connects, and stays connected; where the namespace is away, as soon as it is back. The relay waits meanwhile.
-
-        Raises ConfigurationError if what is in the namespace cannot be used.
-        """
-        try:
-            await self.connect()
-        except LoginRefusedError:
-            raise
-        except TransportUnavailableError as error:
-            logger.warning("broker unavailable", reason=str(error), consequence="the relay waits; nothing is lost")
-        else:
-            self._tell_that_it_publishes()
-        self._keeper = asyncio.create_task(self._stay_connected(), name="broker publisher")
-
-    async def stop(self) -> None:
-        if self._keeper is not None:
-            await end([self._keeper])
-            self._keeper = None
+    async def _disconnect(self) -> None:
         await asyncio.gather(self._publisher.close(), self._aside.close())
         await self.namespace.close()
-
-    def failure(self) -> str | None:
-        return ended([self._keeper])
 
     def examine(self, command: str) -> AsyncIterator[Check]:
         return Examination(
@@ -112,26 +88,6 @@ class ServiceBusTransport:
     async def _where(self) -> str:
         await reach(self.namespace, self.topology)
         return self.namespace.host
-
-    async def _stay_connected(self) -> None:
-        """Without it a service that has nothing to publish would not be ready again after the namespace was away."""
-        bus, tries = self._settings.message_bus, 0
-        while True:
-            await self._publisher.lost.wait()
-            tries += 1
-            await asyncio.sleep(
-                backoff_seconds(tries, base=bus.retry_min_interval_seconds, cap=bus.retry_max_interval_seconds)
-            )
-            try:
-                await self.connect()
-            except MailroomError as error:
-                logger.debug("broker unavailable, trying again", reason=str(error))
-            else:
-                tries = 0
-                self._tell_that_it_publishes()
-
-    def _tell_that_it_publishes(self) -> None:
-        logger.info("publishing", topic=self.topology.topic, namespace=self.namespace.host)
 
 
 def create(settings: Settings, consumer: Consumer) -> ServiceBusTransport:

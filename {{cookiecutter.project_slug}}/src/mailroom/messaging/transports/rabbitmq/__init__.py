@@ -5,22 +5,15 @@
 topology, `management` tells what AMQP does not; `answers` is how all of them wait.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from mailroom import metrics
-from mailroom.backoff import backoff_seconds
 from mailroom.checks import Check
 from mailroom.envelope import Message
-from mailroom.errors import (
-    ConfigurationError,
-    LoginRefusedError,
-    MailroomError,
-    TransportUnavailableError,
-    UnroutableError,
-)
+from mailroom.errors import ConfigurationError, UnroutableError
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import Attempts
+from mailroom.messaging.connecting import Connecting
 from mailroom.messaging.consumer import Consumer
 from mailroom.messaging.examination import Examination
 from mailroom.messaging.headers import body_of
@@ -32,13 +25,12 @@ from mailroom.messaging.transports.rabbitmq.provisioning import RabbitMQProvisio
 from mailroom.messaging.transports.rabbitmq.publisher import Publisher
 from mailroom.messaging.transports.rabbitmq.receiver import Receiver
 from mailroom.messaging.transports.rabbitmq.topology import Topology
-from mailroom.service import end, ended
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
 
 
-class RabbitMQTransport:
+class RabbitMQTransport(Connecting):
     """Publishes, and owns the receiver. Two connections: publishing and consuming do not hold each other back."""
 
     name = "rabbitmq"
@@ -61,36 +53,16 @@ class RabbitMQTransport:
         self.dead_letters = RabbitMQDeadLetters(self.topology, self.link, self._publisher)
         self.provisioning = RabbitMQProvisioning(settings.rabbitmq, self.topology, self.link)
         self._settings = settings
-        self._keeper: asyncio.Task[None] | None = None
+        publishes_to = {"exchange": self.topology.exchange, "broker": settings.rabbitmq.safe_url}
+        super().__init__(settings.message_bus, self.link.lost, publishes_to)
         self._unrouted: set[str] = set()
 
     async def connect(self) -> None:
         """Raises TransportUnavailableError if the broker is not there, ConfigurationError if it holds other things."""
         await self._publisher.open()
 
-    async def start(self) -> None:
-        """Connects, and stays connected; where the broker is away, as soon as it is back. The relay waits meanwhile.
-
-        Raises ConfigurationError if what is on the broker cannot be used.
-        """
-        try:
-            await self.connect()
-        except LoginRefusedError:
-            raise
-        except TransportUnavailableError as error:
-            logger.warning("broker unavailable", reason=str(error), consequence="the relay waits; nothing is lost")
-        else:
-            self._tell_that_it_publishes()
-        self._keeper = asyncio.create_task(self._stay_connected(), name="broker publisher")
-
-    async def stop(self) -> None:
-        if self._keeper is not None:
-            await end([self._keeper])
-            self._keeper = None
+    async def _disconnect(self) -> None:
         await self._publisher.close()
-
-    def failure(self) -> str | None:
-        return ended([self._keeper])
 
     def examine(self, command: str) -> AsyncIterator[Check]:
         settings = self._settings.rabbitmq
@@ -118,26 +90,6 @@ class RabbitMQTransport:
             version = channel.connection.server_properties.get("version", "of an unknown version")
         text = version.decode() if isinstance(version, bytes) else version
         return f"{self._settings.rabbitmq.safe_url}, RabbitMQ {text}"
-
-    async def _stay_connected(self) -> None:
-        """Without it a service that has nothing to publish would not be ready again after the broker was away."""
-        bus, tries = self._settings.message_bus, 0
-        while True:
-            await self.link.lost.wait()
-            tries += 1
-            await asyncio.sleep(
-                backoff_seconds(tries, base=bus.retry_min_interval_seconds, cap=bus.retry_max_interval_seconds)
-            )
-            try:
-                await self.connect()
-            except MailroomError as error:
-                logger.debug("broker unavailable, trying again", reason=str(error))
-            else:
-                tries = 0
-                self._tell_that_it_publishes()
-
-    def _tell_that_it_publishes(self) -> None:
-        logger.info("publishing", exchange=self.topology.exchange, broker=self._settings.rabbitmq.safe_url)
 
     async def _prepare(self) -> None:
         """With this service's own queue: what it publishes for itself before that is bound would be dropped."""
