@@ -56,7 +56,7 @@ class Double:
     @property
     def variables_of_tests(self) -> dict[str, str]:
         """What makes the framework's tests use it."""
-        return {f"TEST_{name}": value for name, value in self.variables.items()}
+        return {f"TEST_SERVICEBUS_{name.partition('__')[2]}": value for name, value in self.variables.items()}
 
     def administration(self, connection_string: str | None = None) -> ServiceBusAdministrationClient:
         """The real client, on this double; to be used in `async with`."""

@@ -1,6 +1,8 @@
 """For the framework's own tests: each process of theirs has a double, named in the variables that they look at.
 
-python -m pytest -p servicebus.plugin ...
+    python -m pytest -p servicebus.plugin ...
+
+With TEST_SERVICEBUS_CONNECTION_STRING in the environment they run against what that names, and there is no double.
 """
 
 import gc
@@ -13,6 +15,8 @@ import pytest
 
 from .double import Double, servicebus
 
+CONNECTION_STRING = "TEST_SERVICEBUS_CONNECTION_STRING"
+
 _open = pytest.StashKey[ExitStack]()
 _double = pytest.StashKey[Double]()
 
@@ -21,11 +25,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if getattr(config.option, "numprocesses", None):
         return  # this one runs no tests: its workers do
+    if os.environ.get(CONNECTION_STRING):
+        return
     config.stash[_open] = stack = ExitStack()
     config.stash[_double] = double = stack.enter_context(servicebus())
     os.environ |= {
-        "TEST_SERVICE_BUS__CONNECTION_STRING": double.connection_string,
-        "TEST_SERVICE_BUS__MANAGEMENT_URL": f"http://127.0.0.1:{double.ports['administration']}",
+        **double.variables_of_tests,
         "TEST_REQUIRE": ",".join(filter(None, (os.environ.get("TEST_REQUIRE"), "azure_service_bus"))),
     }
 
@@ -42,6 +47,8 @@ def double(request: pytest.FixtureRequest) -> Iterator[Double]:
     The client does not close the socket of a connection that fails. Such sockets are collected here, where that is
     known, and not while some other test runs.
     """
+    if _double not in request.config.stash:
+        pytest.skip(f"it needs the double, and {CONNECTION_STRING} names something else")
     double = request.config.stash[_double]
     yield double
     double.clear_faults()

@@ -1,7 +1,7 @@
 """Azure Service Bus for tests: names of their own in one namespace, and a look past mailroom.
 
-The namespace is the one that TEST_SERVICE_BUS__CONNECTION_STRING names, with the management of an emulator at
-TEST_SERVICE_BUS__MANAGEMENT_URL.
+The namespace is the one that TEST_SERVICEBUS_CONNECTION_STRING names, with the management of an emulator at
+TEST_SERVICEBUS_MANAGEMENT_URL.
 """
 
 import os
@@ -23,8 +23,8 @@ from mailroom.messaging.transports.azure_service_bus.namespace import Namespace
 from mailroom.settings import ServiceBusSettings
 from mailroom.testing.databases import is_required
 
-CONNECTION_STRING = "TEST_SERVICE_BUS__CONNECTION_STRING"
-MANAGEMENT_URL = "TEST_SERVICE_BUS__MANAGEMENT_URL"
+CONNECTION_STRING = "TEST_SERVICEBUS_CONNECTION_STRING"
+MANAGEMENT_URL = "TEST_SERVICEBUS_MANAGEMENT_URL"
 
 
 def need_service_bus() -> None:
