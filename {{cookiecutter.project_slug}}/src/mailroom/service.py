@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
-AGAIN_SECONDS = 2.0
-"""How long a task may take to undo what it was doing before it is cancelled once more."""
+AGAIN_SECONDS = 5.0
+"""How long a task may take to undo what it was doing before it is cancelled once more. A connection to the database may
+take two seconds to close, and who interrupts that leaves it open."""
 
 
 class Service(Protocol):
@@ -53,15 +54,18 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def end(tasks: "Iterable[asyncio.Task[Any]]") -> None:
-    """Cancels tasks, and returns once they have ended, however that was.
+async def end(tasks: "Iterable[asyncio.Task[Any]]", *, are_told: bool = False) -> None:
+    """Cancels tasks, and returns once they have ended, however that was. `are_told`: they were cancelled just now.
 
-    A client that is in the middle of a handshake may swallow a cancellation, so they are told again until they heed it.
+    A client that is in the middle of a handshake may swallow a cancellation, and so may a handler. So they are told
+    again until they heed it.
     """
     running = {task for task in tasks if not task.done()}
     while running:
-        for task in running:
-            task.cancel()
+        if not are_told:
+            for task in running:
+                task.cancel()
+        are_told = False
         _, running = await asyncio.wait(running, timeout=AGAIN_SECONDS)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import transports
 from support import Compose, Deposited, done, effect, effects, handling, inbox_ids, note, until
 from transports import Carrier
 
-from mailroom import Context, Handlers, Mailroom, Reject
+from mailroom import Context, Handlers, Mailroom, Reject, service
 from mailroom.envelope import Message
 from mailroom.errors import UndecodableError
 from mailroom.serialization import encode
@@ -248,6 +248,25 @@ async def test_what_a_stop_cuts_short_is_undone_and_comes_again_without_being_ch
     async with run(handlers) as again:
         await done(again, "1")
     assert attempts == [1, 1]
+
+
+async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "AGAIN_SECONDS", 0.05)
+    begun = asyncio.Event()
+
+    async def hold_on(event: Deposited, context: Context[Any]) -> None:
+        effect(context, str(event.amount))
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    async with run(handling(hold_on), shutdown_timeout_seconds=0.1) as mailroom:
+        await mailroom.publish(Deposited(amount=1))
+        await begun.wait()
+    assert await effects(mailroom) == []
 
 
 async def test_what_waits_for_its_turn_is_given_back_by_a_stop(run: Run) -> None:
