@@ -367,13 +367,16 @@ class Mailroom:
         }
 
     def _choose_services(self) -> list[Service]:
-        """What the posture lists, in the order in which it is started."""
+        """What the posture lists, in the order in which it is started, and stopped the other way round.
+
+        A cleanup outlives the relay: it may wait for what a handler keeps locked.
+        """
         sources = self.data_sources.values()
         services: list[Service] = [
             HealthEndpoint(self.settings.health, self._examination),
             self.transport,
-            *(source.processor for source in sources),
             *(source.cleanup for source in sources),
+            *(source.processor for source in sources),
             OutboxDisabledNotice(self.posture, {name: source.outbox for name, source in self.data_sources.items()}),
             InboxDisabledWarning(self.posture),
             *([self.transport.receiver] if isinstance(self.transport, Receives) else []),

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
-AGAIN_SECONDS = 5.0
-"""How long a task may take to undo what it was doing before it is cancelled once more. A connection to the database may
-take two seconds to close, and who interrupts that leaves it open."""
+AGAIN_SECONDS = 2.0
+"""How long a task may take to end before it is cancelled once more."""
+UNDOING_SECONDS = 45.0
+"""The same for one that may hold a database connection: longer than it may wait for a lock there. Who interrupts the
+close of a connection leaves it open."""
 
 
 class Service(Protocol):
@@ -54,7 +56,9 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def end(tasks: "Iterable[asyncio.Task[Any]]", *, are_told: bool = False) -> None:
+async def end(
+    tasks: "Iterable[asyncio.Task[Any]]", *, again_seconds: float | None = None, are_told: bool = False
+) -> None:
     """Cancels tasks, and returns once they have ended, however that was. `are_told`: they were cancelled just now.
 
     A client that is in the middle of a handshake may swallow a cancellation, and so may a handler. So they are told
@@ -66,7 +70,7 @@ async def end(tasks: "Iterable[asyncio.Task[Any]]", *, are_told: bool = False) -
             for task in running:
                 task.cancel()
         are_told = False
-        _, running = await asyncio.wait(running, timeout=AGAIN_SECONDS)
+        _, running = await asyncio.wait(running, timeout=AGAIN_SECONDS if again_seconds is None else again_seconds)
 
 
 def ended(tasks: Iterable["asyncio.Task[Any] | None"]) -> str | None:

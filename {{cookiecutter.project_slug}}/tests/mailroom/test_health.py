@@ -82,8 +82,8 @@ class TestHealth:
             found = await mailroom.health()
         assert (found.live, found.ready, wrong(found)) == (True, True, {})
         assert [check.name for check in found.checks] == [
-            "OutboxProcessor",
             "OutboxCleanup",
+            "OutboxProcessor",
             "host",
             "database",
             "schema",
@@ -270,7 +270,7 @@ class TestEndpoint:
         async with mailroom.running():
             status, live = await asked(port, "/live")
             assert (status, live["ok"]) == (200, True)
-            assert [check["name"] for check in live["checks"]] == ["HealthEndpoint", "OutboxProcessor", "OutboxCleanup"]
+            assert [check["name"] for check in live["checks"]] == ["HealthEndpoint", "OutboxCleanup", "OutboxProcessor"]
             status, ready = await asked(port, "/ready?verbose")
             assert (status, ready["ok"]) == (200, True)
             assert {"name": "database", "ok": True, "detail": "answers"} in ready["checks"]

@@ -10,9 +10,11 @@ import transports
 from support import Compose, Deposited, done, effect, effects, handling, inbox_ids, note, until
 from transports import Carrier
 
-from mailroom import Context, Handlers, Mailroom, Reject, service
+from mailroom import Context, Handlers, Mailroom, Reject
 from mailroom.envelope import Message
 from mailroom.errors import UndecodableError
+from mailroom.messaging import receiving
+from mailroom.outbox import lane
 from mailroom.serialization import encode
 
 Run = Callable[..., Any]
@@ -253,7 +255,8 @@ async def test_what_a_stop_cuts_short_is_undone_and_comes_again_without_being_ch
 async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "AGAIN_SECONDS", 0.05)
+    for module in (lane, receiving):
+        monkeypatch.setattr(module, "UNDOING_SECONDS", 0.05)
     begun = asyncio.Event()
 
     async def hold_on(event: Deposited, context: Context[Any]) -> None:

@@ -15,7 +15,7 @@ from mailroom.envelope import Message
 from mailroom.errors import CaptureError, CascadeError
 from mailroom.log import get_logger
 from mailroom.persistence.capture import Raised
-from mailroom.service import end, is_being_cancelled
+from mailroom.service import UNDOING_SECONDS, end, is_being_cancelled
 
 logger = get_logger(__name__)
 
@@ -88,7 +88,7 @@ class DirectDispatcher:
                 while self._running:
                     await asyncio.wait(self._running)
         except TimeoutError:
-            await end(self._running)
+            await end(self._running, again_seconds=UNDOING_SECONDS)
 
     async def _run_to_the_end(self, cascade: _Cascade) -> None:
         task = asyncio.create_task(self._run(cascade), name="direct dispatch")

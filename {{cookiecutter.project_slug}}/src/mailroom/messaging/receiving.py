@@ -10,7 +10,7 @@ from mailroom.backoff import backoff_seconds
 from mailroom.errors import ConfigurationError, LoginRefusedError, TransportUnavailableError
 from mailroom.log import get_logger
 from mailroom.messaging.attempts import DeadLetter, Redeliver
-from mailroom.service import end, ended, is_being_cancelled
+from mailroom.service import UNDOING_SECONDS, end, ended, is_being_cancelled
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
@@ -101,7 +101,7 @@ class Receiving(ABC):
         tasks = set(self._handling)
         if tasks:
             await asyncio.wait(tasks, timeout=self._settings.shutdown_timeout_seconds)
-            await end(tasks)
+            await end(tasks, again_seconds=UNDOING_SECONDS)
 
     async def _run(self, started: "asyncio.Future[None]") -> None:
         self._failures = 0

@@ -11,7 +11,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from mailroom.log import get_logger
 from mailroom.persistence.database import Database
 from mailroom.persistence.tables import InboxMessage, OutboxMessage
-from mailroom.service import end, ended
+from mailroom.service import UNDOING_SECONDS, end, ended
 from mailroom.settings import OutboxSettings
 
 logger = get_logger(__name__)
@@ -57,7 +57,7 @@ class OutboxCleanup:
 
     async def stop(self) -> None:
         if self._task is not None:
-            await end([self._task])
+            await end([self._task], again_seconds=UNDOING_SECONDS)
             self._task = None
 
     def failure(self) -> str | None:

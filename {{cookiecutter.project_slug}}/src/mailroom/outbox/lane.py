@@ -26,7 +26,7 @@ from mailroom.outbox.gate import Gate
 from mailroom.outbox.leases import Claimed, Due, Leases, Settlement, Verdict
 from mailroom.outbox.write_back import WriteBack
 from mailroom.outbox.writer import message_of
-from mailroom.service import end, is_being_cancelled
+from mailroom.service import UNDOING_SECONDS, end, is_being_cancelled
 from mailroom.settings import OutboxSettings
 
 logger = get_logger(__name__)
@@ -134,7 +134,7 @@ class Lane:
             task.cancel()
         async with self._working:
             try:
-                await end(self._sending, are_told=True)
+                await end(self._sending, again_seconds=UNDOING_SECONDS, are_told=True)
                 await self._write_back.stop()
             finally:
                 self._stopping.clear()

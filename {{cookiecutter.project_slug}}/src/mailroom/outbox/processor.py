@@ -16,7 +16,7 @@ from mailroom.outbox.gate import Gate
 from mailroom.outbox.lane import Lane, Send
 from mailroom.outbox.leases import Leases
 from mailroom.outbox.wake_up import WakeUp
-from mailroom.service import end, ended
+from mailroom.service import UNDOING_SECONDS, end, ended
 from mailroom.settings import Settings
 
 logger = get_logger(__name__)
@@ -119,7 +119,7 @@ class OutboxProcessor:
                 return_exceptions=True,
             )
         finally:
-            await end(self._helpers)
+            await end(self._helpers, again_seconds=UNDOING_SECONDS)
         for result in results:
             if isinstance(result, Exception):
                 logger.error("outbox could not write back while stopping; its leases will run out", exc_info=result)
@@ -143,7 +143,7 @@ class OutboxProcessor:
         finally:
             deadline = asyncio.get_running_loop().time() + self._settings.shutdown_timeout_seconds
             await asyncio.gather(*(lane.stop(deadline) for lane in self._lanes.values()))
-            await end([renewal])
+            await end([renewal], again_seconds=UNDOING_SECONDS)
         return total
 
     async def _run_once(self) -> int:

@@ -15,7 +15,7 @@ from mailroom.events import Kind
 from mailroom.log import get_logger
 from mailroom.persistence.database import Database
 from mailroom.persistence.engines.base import Channel
-from mailroom.service import end
+from mailroom.service import UNDOING_SECONDS, end
 
 logger = get_logger(__name__)
 
@@ -52,7 +52,7 @@ class WakeUp:
 
     async def stop(self) -> None:
         if self._listening is not None:
-            await end([self._listening])
+            await end([self._listening], again_seconds=UNDOING_SECONDS)
             self._listening = None
 
     async def close(self) -> None:
