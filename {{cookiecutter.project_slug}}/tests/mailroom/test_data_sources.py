@@ -145,7 +145,9 @@ class TestEvents:
                 "OutboxCleanup",
                 "OutboxCleanup (billing)",
             )
-            assert [service.name for service in mailroom.services] == list(mailroom.posture.services)
+            started = [service.name for service in mailroom.services]
+            assert sorted(started) == sorted(mailroom.posture.services)
+            assert started.index("OutboxCleanup (billing)") < started.index("OutboxProcessor")  # and stopped after it
             async with mailroom.transaction("billing") as session:
                 mailroom.publish(session, Deposited(amount=1))
             await mailroom.publish(Deposited(amount=2))
